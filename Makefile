@@ -1,0 +1,52 @@
+# Every target does its own set-up in .venv; only a Python >= 3.11 with venv is needed.
+# Another interpreter: make PYTHON=/path/to/python3 demo
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$p"; break; }; done)
+BIN := .venv/bin
+
+.PHONY: demo test slow lint types layers sizes check bench clean
+.DEFAULT_GOAL := check
+
+.venv/.python:
+	@test -n "$(PYTHON)" || { echo "make: needs a Python >= 3.11 with venv; set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.core: .venv/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/.dev: .venv/.core
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: .venv/.core        ## verify the example pair and show two refutations
+	$(BIN)/python examples/neuron_llama/demo.py
+
+test: .venv/.dev         ## all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: .venv/.dev         ## the tests on large corpora
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+layers: .venv/.dev
+	$(BIN)/python -m pytest tests/test_layers.py
+
+sizes: .venv/.core
+	$(BIN)/python -m shardproof.tools.sizes
+
+check: lint types test layers sizes
+
+bench: .venv/.core
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,137 @@
+"""Reading a program from a file, whatever kind of file it is."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from shardproof.frontends.locate import WRAPPER_FILES, Locator
+from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.verify import verify
+
+MAX_BYTES: Final = 8 << 30
+_GZIP: Final = b"\x1f\x8b"
+_CHUNK: Final = 1 << 24
+_KINDS: Final = "an HLO module (serialised or text) or IR text, plain or gzipped"
+
+
+def load(
+    path: str | Path, *, ranks: int | None = None, wrapper_files: Sequence[str] = WRAPPER_FILES
+) -> Module:
+    """The program in `path`: IR text, serialised HLO (bare or HloProto), HLO text; each may be gzipped.
+
+    The kind is recognised by content. `ranks` is the number of ranks where the file doesn't tell (if it
+    does, they must agree); `wrapper_files` are passed over when choosing the source line to show. What
+    is returned has passed `shardproof.ir.verify`.
+    Raises `ModuleError` with one line: the file, what was found, what to do.
+    """
+    name = str(path)
+    try:
+        return interpret(_contents(Path(path)), name, ranks, wrapper_files)
+    except ModuleError as error:
+        line = " ".join(str(error).split())
+        raise ModuleError(line if line.startswith(f"{name}:") else f"{name}: {line}") from None
+    except RecursionError:
+        raise ModuleError(f"{name}: is nested too deeply to be a real program") from None
+    except MemoryError:
+        raise ModuleError(f"{name}: does not fit into memory") from None
+    except OverflowError as error:
+        raise ModuleError(f"{name}: holds a number out of range: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        found = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ModuleError(f"{name}: is malformed in a way that has no message of its own ({found})") from error
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+            file.seek(0)
+            data = _decompressed(file) if head == _GZIP else _bounded(file)
+    except FileNotFoundError:
+        raise ModuleError("no such file") from None
+    except IsADirectoryError:
+        raise ModuleError("is a directory, a file is needed") from None
+    except PermissionError:
+        raise ModuleError("can't be read: permission denied") from None
+    except (gzip.BadGzipFile, zlib.error, EOFError):
+        raise ModuleError("is a damaged or truncated gzip file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModuleError(f"can't be read: {reason.lower()}") from None
+    if not data:
+        raise ModuleError(f"is empty, {_KINDS} is needed")
+    return data
+
+
+def _decompressed(file: io.BufferedReader) -> bytes:
+    with gzip.GzipFile(fileobj=file) as stream:
+        return _bounded(stream)
+
+
+def _bounded(stream: io.BufferedIOBase) -> bytes:
+    chunks: list[bytes] = []
+    total = 0
+    while chunk := stream.read(_CHUNK):
+        total += len(chunk)
+        if total > MAX_BYTES:
+            raise ModuleError(f"holds more than {MAX_BYTES >> 30} GiB")
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def interpret(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
+    """The verified program in `data`; as `load`, but an error may be any that malformed input can cause."""
+    module = _read(data, name, ranks, wrapper_files)
+    verify(module)
+    return module
+
+
+def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
+    text = _as_text(data)
+    if text is not None:
+        start = _first_line(text)
+        if start.startswith(("HloModule ", "HloModule\t")):
+            from shardproof.frontends.hlo.lower import lower
+            from shardproof.frontends.hlo.read_text import read_text
+
+            return lower(read_text(text, Locator(wrapper_files)), ranks)
+        if start.startswith("module"):
+            from shardproof.ir.text import parse
+
+            return _with_ranks(parse(text, source=name), ranks)
+        raise ModuleError(f"is text that starts with {start[:40]!r}, {_KINDS} is needed")
+    from shardproof.frontends.hlo.lower import lower
+    from shardproof.frontends.hlo.read_proto import parse as parse_proto
+    from shardproof.frontends.hlo.read_proto import read_proto
+
+    return lower(read_proto(parse_proto(data), Locator(wrapper_files)), ranks)
+
+
+def _with_ranks(module: Module, ranks: int | None) -> Module:
+    if ranks is not None and ranks != module.mesh.size:
+        raise ModuleError(f"{ranks} ranks were asked for, the module is for {module.mesh.size}")
+    return module
+
+
+def _first_line(text: str) -> str:
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith(("//", "#")):
+            return stripped
+    return ""
+
+
+def _as_text(data: bytes) -> str | None:
+    """`data` as text, or None when it has bytes that no text has."""
+    head = data[:4096]
+    if any(byte < 32 and byte not in b"\t\n\r\f" for byte in head):
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

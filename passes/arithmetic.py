@@ -1,0 +1,329 @@
+"""Real arithmetic on terms: linear form, products, powers, pointwise functions, selection.
+
+Rules N4, A1, A2, A4 of the soundness text: coefficients pass +, -, sum, product and mean; 0*X and X-X
+vanish only when X is finite; a quotient cancels only when the divisor is provably nonzero, or, in a
+lenient store, under a listed assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from shardproof.ir.types import Kind
+from shardproof.passes.access import Expr, scale, shift
+from shardproof.passes.canonical import node
+from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Coefficient, Store, Term
+from shardproof.passes.pieces import Rebuild, read
+
+
+def scaled(t: Term, by: Coefficient, *, inverse: bool = False) -> Term:
+    """`by * t`, or `t / by`."""
+    if by == 1:
+        return t
+    return Term(simplest(Fraction(t.coef) / by if inverse else t.coef * by), t.cls, t.access)
+
+
+def simplest(c: Coefficient) -> Coefficient:
+    """An integral fraction as an int."""
+    return c.numerator if isinstance(c, Fraction) and c.denominator == 1 else c
+
+
+def pointwise(
+    store: Store,
+    op: str,
+    attrs: tuple[Any, ...],
+    kind: Kind,
+    operands: Sequence[Term],
+    *,
+    commutative: bool = False,
+) -> Term:
+    """An elementwise operator about which nothing more is known."""
+    return node(
+        store,
+        op,
+        attrs,
+        kind,
+        operands,
+        commutative=commutative,
+        rebuild=Rebuild(lambda ts, _: pointwise(store, op, attrs, kind, ts, commutative=commutative)),
+    )
+
+
+def add(store: Store, operands: Sequence[Term]) -> Term:
+    """The sum of real terms in linear form."""
+    total: dict[tuple[int, tuple[Expr, ...], int], Coefficient] = {}
+    for t in operands:
+        if store.classes[t.cls].op == "add":
+            inner = [scaled(read(store, x), t.coef) for x in store.expand(t)[0]]
+        else:
+            inner = [t]
+        for x in inner:
+            side = 0
+            if store.special(x):
+                if not store.lenient:
+                    side = 1 if x.coef > 0 else -1
+                elif total.get((x.cls, x.access, 0), 0) * x.coef < 0:
+                    store.assume("finite_value", "a difference of equal values that may be infinite is finite")
+            key = (x.cls, x.access, side)
+            total[key] = simplest(total.get(key, 0) + x.coef)
+    terms = [Term(coef, cls, access) for (cls, access, _), coef in total.items() if coef]
+    if not terms:
+        return store.real(0)
+    if len(terms) == 1:
+        return terms[0]
+    return node(
+        store,
+        "add",
+        (),
+        "real",
+        terms,
+        commutative=True,
+        scaled=True,
+        rebuild=Rebuild(lambda ts, _: add(store, ts)),
+    )
+
+
+def multiply(store: Store, operands: Sequence[Term]) -> Term:
+    """The product of real terms."""
+    coef: Coefficient = 1
+    factors: list[Term] = []
+    for t in operands:
+        coef *= t.coef
+        if t.cls == store.ONE:
+            continue
+        if store.classes[t.cls].op == "multiply":
+            for x in store.expand(t)[0]:
+                x = read(store, x)
+                coef *= x.coef
+                if x.cls != store.ONE:
+                    factors.append(Term(1, x.cls, x.access))
+        else:
+            factors.append(Term(1, t.cls, t.access))
+    coef = simplest(coef)
+    if coef == 0:
+        if not any(store.special(t) for t in factors):
+            return store.real(0)
+        factors.append(Term(1, store.leaf("literal", ("0.0",), "real", (), closed=True), ()))
+        coef = 1
+    for n, t in enumerate(factors):
+        if store.classes[t.cls].op == "indicator":
+            rest = factors[:n] + factors[n + 1 :]
+            if any(store.special(x) for x in rest):
+                break
+            (p,), _ = store.expand(t)
+            return select(store, p, multiply(store, [store.real(coef), *rest]), store.real(0))
+    factors, coef = _cancel(store, factors, coef)
+    if not factors:
+        return store.real(coef)
+    if len(factors) == 1:
+        return scaled(factors[0], coef)
+    made = node(
+        store,
+        "multiply",
+        (),
+        "real",
+        factors,
+        commutative=True,
+        rebuild=Rebuild(lambda ts, _: multiply(store, ts)),
+    )
+    return scaled(made, coef)
+
+
+def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[Term], Coefficient]:
+    """Powers of one base are joined where the base allows it."""
+    powers: dict[Term, list[Fraction]] = {}
+    for t in factors:
+        c = store.classes[t.cls]
+        if c.op == "power":
+            (base,), _ = store.expand(t)
+            powers.setdefault(base, []).append(c.attrs[0])
+        else:
+            powers.setdefault(t, []).append(Fraction(1))
+    if len(powers) == len(factors):
+        return factors, coef
+    out: list[Term] = []
+    for base, exponents in powers.items():
+        whole = all(e.denominator == 1 for e in exponents)
+        if len(exponents) == 1 or all(e == 1 for e in exponents) or not _may_join(store, base, exponents, whole):
+            for e in exponents:
+                out.append(power(store, base, e))
+            continue
+        exponent = sum(exponents, Fraction(0))
+        if exponent > 0 and exponent.denominator == 1:
+            out += [base] * int(exponent)
+        elif exponent:
+            out.append(power(store, base, exponent))
+    for n, t in enumerate(out):
+        coef *= t.coef
+        out[n] = Term(1, t.cls, t.access)
+    return [t for t in out if t.cls != store.ONE], simplest(coef)
+
+
+def _may_join(store: Store, base: Term, exponents: Sequence[Fraction], whole: bool) -> bool:
+    if store.special(base):
+        return False
+    if store.sign(base) == POSITIVE or whole and store.nonzero(base):
+        return True
+    if store.lenient and whole:
+        store.assume("nonzero_divisor", f"a divisor that is cancelled is never 0 ({describe(store, base)})")
+        return True
+    return False
+
+
+def power(store: Store, t: Term, exponent: Fraction) -> Term:
+    """`t ** exponent`; outside its domain a power is a fixed unknown value."""
+    if exponent == 0:
+        return store.real(1)
+    if exponent == 1:
+        return t
+    whole = exponent.denominator == 1
+    if whole and 0 < exponent <= 8:
+        return multiply(store, [t] * int(exponent))
+    coef: Coefficient = 1
+    if t.coef == 0:
+        return pointwise(store, "power", (exponent,), "real", [t])
+    if whole:
+        coef = simplest(Fraction(t.coef) ** int(exponent))
+        t = Term(1, t.cls, t.access)
+    elif exponent.denominator == 2 and t.coef > 0:
+        root = rational_root(Fraction(t.coef))
+        if root is not None:
+            coef = simplest(root**exponent.numerator)
+            t = Term(1, t.cls, t.access)
+    if t.cls == store.ONE and t.coef == 1:
+        return store.real(coef)
+    c = store.classes[t.cls]
+    if c.op == "power" and t.coef == 1:
+        (base,), _ = store.expand(t)
+        if store.sign(base) == POSITIVE:
+            return scaled(power(store, base, c.attrs[0] * exponent), coef)
+    if c.op == "multiply" and t.coef == 1:
+        factors = [read(store, x) for x in store.expand(t)[0]]
+        if all(store.sign(x) == POSITIVE for x in factors):
+            return scaled(multiply(store, [power(store, x, exponent) for x in factors]), coef)
+    made = node(
+        store,
+        "power",
+        (exponent,),
+        "real",
+        [t],
+        rebuild=Rebuild(lambda ts, _: power(store, ts[0], exponent)),
+    )
+    return scaled(made, coef)
+
+
+def rational_root(x: Fraction) -> Fraction | None:
+    """The exact square root of a positive rational, if it is rational."""
+    p, q = isqrt(x.numerator), isqrt(x.denominator)
+    return Fraction(p, q) if p * p == x.numerator and q * q == x.denominator else None
+
+
+def divide(store: Store, a: Term, b: Term) -> Term:
+    """`a / b`; division by the constant 0 stays an operator."""
+    if b.cls == store.ONE and b.coef == 0:
+        return pointwise(store, "divide", (), "real", [a, b])
+    return multiply(store, [a, power(store, b, Fraction(-1))])
+
+
+def maximum(store: Store, operands: Sequence[Term]) -> Term:
+    """The largest of real terms; a common positive factor moves outside."""
+    seen: dict[tuple[int, tuple[Expr, ...], Coefficient], Term] = {}
+    best: Coefficient | None = None
+    for t in operands:
+        inner = [t]
+        if store.classes[t.cls].op == "maximum" and t.coef > 0:
+            inner = [scaled(read(store, x), t.coef) for x in store.expand(t)[0]]
+        for x in inner:
+            if x.cls == store.ONE:
+                best = x.coef if best is None else max(best, x.coef)
+            else:
+                seen[x.cls, x.access, x.coef] = x
+    terms = list(seen.values())
+    if best is not None:
+        terms.append(store.real(best))
+    if len(terms) == 1:
+        return terms[0]
+    first = min((t for t in terms if t.coef), key=lambda t: (t.cls or 1 << 60, abs(t.coef)), default=None)
+    unit: Coefficient = abs(first.coef) if first is not None else 1
+    made = node(
+        store,
+        "maximum",
+        (),
+        "real",
+        [scaled(t, unit, inverse=True) for t in terms],
+        commutative=True,
+        rebuild=Rebuild(lambda ts, _: maximum(store, ts)),
+    )
+    return scaled(made, unit)
+
+
+def minimum(store: Store, operands: Sequence[Term]) -> Term:
+    """The smallest of real terms."""
+    return scaled(maximum(store, [scaled(t, -1) for t in operands]), -1)
+
+
+def select(store: Store, p: Term, a: Term, b: Term) -> Term:
+    """`a where p else b` for terms of one kind."""
+    if p.cls == store.TRUE:
+        return a
+    if p.cls == store.FALSE or a == b:
+        return b
+    if store.classes[p.cls].op == "not":
+        (p,), _ = store.expand(p)
+        a, b = b, a
+    kind = store.kind(a)
+    if kind == "real":
+        if b.coef == 0 and a.cls == store.ONE:
+            return scaled(indicator(store, p), a.coef)
+        if a.coef == 0 and b.cls == store.ONE:
+            from shardproof.passes.logic import negate
+
+            return scaled(indicator(store, negate(store, p)), b.coef)
+    unit: Coefficient = 1
+    if kind == "real" and not store.special(a) and not store.special(b):
+        first = next((t for t in sorted((a, b), key=lambda t: t.cls or 1 << 60) if t.coef), None)
+        unit = first.coef if first is not None else 1
+        a, b = scaled(a, unit, inverse=True), scaled(b, unit, inverse=True)
+    others = []
+    if p.cls == store.STEP:
+        others.append((Term(1, store.STEP, (shift(scale(p.access[0], -1), -1),)), b, a))
+    elif p.cls == store.MATCH:
+        others.append((Term(1, store.MATCH, (scale(p.access[0], -1),)), a, b))
+    made = node(
+        store,
+        "select",
+        (),
+        kind,
+        [p, a, b],
+        alternatives=others,
+        rebuild=Rebuild(lambda ts, _: select(store, *ts)),
+    )
+    return scaled(made, unit)
+
+
+def indicator(store: Store, p: Term) -> Term:
+    """1 where `p` holds, else 0, as a real."""
+    if p.cls in (store.TRUE, store.FALSE):
+        return store.real(1 if p.cls == store.TRUE else 0)
+    return node(store, "indicator", (), "real", [p], rebuild=Rebuild(lambda ts, _: indicator(store, ts[0])))
+
+
+def absolute(store: Store, t: Term) -> Term:
+    """The absolute value."""
+    if store.sign(Term(1, t.cls, t.access)) >= NONNEGATIVE:
+        return scaled(Term(1, t.cls, t.access), abs(t.coef))
+    made = pointwise(store, "absolute", (), "real", [Term(1, t.cls, t.access)])
+    return scaled(made, abs(t.coef))
+
+
+def describe(store: Store, t: Term) -> str:
+    """A short name for a term in messages: the operator and the inputs nearest to it."""
+    c = store.classes[t.cls]
+    if c.op in ("input", "draw"):
+        return str(c.attrs[0])
+    names = {describe(store, Term(1, x.cls, x.access)) for x in c.operands[:3]}
+    inside = ", ".join(sorted(names))
+    return f"{c.op}({inside})" if len(inside) < 60 else f"{c.op}(...)"

@@ -1,0 +1,493 @@
+"""The canonical form of one operator application: split, merge, factor, order, number, intern.
+
+`node` takes operands over outer indices and gives back the class of the application together with
+the access at which it is read. Each step is an identity of functions (SOUNDNESS rules K1 to K6 and
+N1, N2, N7):
+
+- *split*: an index whose digits are read is replaced by its digits;
+- *merge*: `hi` and `lo` that occur only as `hi*|lo| + lo` become one index;
+- *factor*: a shared access of free indices becomes one whole index of the class, the access stays
+  outside;
+- *order*: operands of commutative operators are ordered by structure; among tied orders the one
+  with the smallest key wins, and equal smallest keys are a symmetry of the class;
+- *number*: indices are numbered by first occurrence, ordered binders by dim order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import islice, permutations, product
+from typing import Any, Final
+
+from shardproof.ir.types import Kind
+from shardproof.passes.access import Digit, Expr, index, scale
+from shardproof.passes.classes import Class, Coefficient, Store, Term
+from shardproof.passes.facts import derive
+from shardproof.passes.pieces import Rebuild, distribute, find_cut
+
+ORDER_LIMIT: Final = 48
+"""How many tied operand orders are tried; more only costs completeness."""
+
+LAST: Final = 1 << 60
+"""Where the constant (class 0) stands in an order."""
+
+Groups = tuple[tuple[int, ...], ...]
+"""Ordered binders: per bound dim the row-major list of its indices."""
+
+
+class Application:
+    """One operator application in the making; indices are local, `outer` says what free ones stand for."""
+
+    __slots__ = ("bound", "groups", "operands", "out", "outer", "store")
+
+    def __init__(
+        self, store: Store, operands: Sequence[Term], bound: Sequence[int], groups: Groups, out: Sequence[int]
+    ) -> None:
+        self.store = store
+        self.operands = list(operands)
+        self.bound = set(bound)
+        self.groups = [list(g) for g in groups]
+        self.out = list(out)
+        self.outer: dict[int, Expr] = {}
+
+    def held(self) -> set[int]:
+        """Indices that belong to an ordered binder or are output positions."""
+        return {i for g in self.groups for i in g} | set(self.out)
+
+    def see(self, i: int) -> Expr:
+        """The outer expression of a local free index."""
+        return self.outer.get(i) or index(i)
+
+    def occurrences(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Per index the (place, stride) pairs at which it is read; atoms count once."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        seen: set[int] = set()
+        place = 0
+        stack: list[Expr] = []
+        for term in self.operands:
+            for access in term.access:
+                stack.append(access)
+                while stack:
+                    e = stack.pop()
+                    place += 1
+                    for t, s in e[1]:
+                        if t > 0:
+                            found.setdefault(t, []).append((place, s))
+                        elif t not in seen:
+                            seen.add(t)
+                            stack.extend(self.store.inner(t))
+        return {i: tuple(o) for i, o in found.items()}
+
+    def regroup(self) -> None:
+        """Split and merge until neither changes anything."""
+        self.split()
+        self.merge()
+        while self._find_cut() is not None:
+            self.split()
+            self.merge()
+
+    # split
+
+    def split(self) -> None:
+        """Replace indices by their digits until no digit of a single index is left."""
+        store = self.store
+        while True:
+            cut = self._find_cut()
+            if cut is None:
+                return
+            i, low = cut
+            hi, lo = store.fresh(store.sizes[i] // low), store.fresh(low)
+            by = {i: (0, tuple(sorted(((hi, low), (lo, 1)))))}
+            self.operands = [store.substitute_term(t, by) for t in self.operands]
+            if i in self.bound:
+                self.bound = (self.bound - {i}) | {hi, lo}
+            elif i in self.held():
+                self.groups = [[x for y in g for x in ((hi, lo) if y == i else (y,))] for g in self.groups]
+            else:
+                outer = self.see(i)
+                self.outer[hi] = store.digit(outer, low, store.sizes[hi])
+                self.outer[lo] = store.digit(outer, 1, low)
+
+    def _find_cut(self) -> tuple[int, int] | None:
+        store = self.store
+        for term in self.operands:
+            for access in term.access:
+                stack = [access]
+                while stack:
+                    e = stack.pop()
+                    for t, _ in e[1]:
+                        if t > 0:
+                            continue
+                        atom = store.atom(t)
+                        stack.extend(store.inner(t))
+                        if not isinstance(atom, Digit):
+                            continue
+                        for u, s in atom.expr[1]:
+                            if u < 0 or s < 0 or u in self.out:
+                                continue
+                            size = store.sizes[u]
+                            for edge in (atom.div, atom.div * atom.mod):
+                                if s < edge < s * size and edge % s == 0 and size % (edge // s) == 0:
+                                    return u, edge // s
+        return None
+
+    # merge
+
+    def merge(self) -> None:
+        """Join indices that every access reads together (N1)."""
+        store = self.store
+        occurrences = self.occurrences()
+        if len(occurrences) < 2:
+            return
+        at: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for i, o in occurrences.items():
+            at.setdefault(o, []).append(i)
+        held = self.held()
+        before: dict[int, int] = {}
+        for g in self.groups:
+            before.update(zip(g[1:], g[:-1], strict=True))
+        dropped: set[int] = set()
+        root: dict[int, int] = {}
+        for lo in list(occurrences):
+            if lo in dropped:
+                continue
+            o = occurrences[lo]
+            current = root.get(lo, lo)
+            if current in self.out or len(at[o]) > 1:
+                continue
+            while True:
+                size = store.sizes[current]
+                found = at.get(tuple([(p, s * size) for p, s in o]))
+                if found is None or len(found) != 1:
+                    break
+                base = found[0]
+                hi = root.get(base, base)
+                if base in dropped or hi == current or not self._together(hi, current, held, before):
+                    break
+                joined = store.fresh(store.sizes[hi] * size)
+                self._replace(hi, current, joined, held, before)
+                dropped.add(base)
+                root[lo] = current = joined
+        if dropped:
+            renamed = {lo: i for lo, i in root.items() if lo not in dropped}
+            self.operands = [
+                Term(t.coef, t.cls, tuple([store.collapse(e, dropped, renamed) for e in t.access]))
+                for t in self.operands
+            ]
+
+    def _together(self, hi: int, lo: int, held: set[int], before: dict[int, int]) -> bool:
+        if hi in held or lo in held:
+            return hi not in self.out and lo not in self.out and before.get(lo) == hi
+        return (hi in self.bound) == (lo in self.bound)
+
+    def _replace(self, hi: int, lo: int, joined: int, held: set[int], before: dict[int, int]) -> None:
+        if lo in self.bound:
+            self.bound -= {hi, lo}
+            self.bound.add(joined)
+        elif lo in held:
+            for g in self.groups:
+                if lo in g:
+                    g[g.index(hi) : g.index(lo) + 1] = [joined]
+                    before.update(zip(g[1:], g[:-1], strict=True))
+            held.add(joined)
+        else:
+            low = self.store.sizes[lo]
+            self.outer[joined] = self.store.add(scale(self.see(hi), low), self.see(lo))
+
+    # factor
+
+    def factor(self) -> None:
+        """Move shared accesses of free indices out of the class (N2)."""
+        store = self.store
+        slots: dict[Expr, list[tuple[int, int]]] = {}
+        readers: dict[int, list[Expr]] = {}
+        infinite: list[tuple[int, int]] = []
+        for k, term in enumerate(self.operands):
+            extents = store.classes[term.cls].extents
+            for d, e in enumerate(term.access):
+                if extents[d] is None:
+                    infinite.append((k, d))
+                    continue
+                if e not in slots:
+                    slots[e] = []
+                    for i in set(store.indices(e)):
+                        readers.setdefault(i, []).append(e)
+                slots[e].append((k, d))
+        held = self.bound | self.held()
+        by: dict[tuple[int, int], Expr] = {}
+        for e, places in slots.items():
+            k, d = places[0]
+            extent = store.classes[self.operands[k].cls].extents[d]
+            assert extent is not None
+            if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1:
+                i = e[1][0][0]
+                if i > 0 and store.sizes[i] == extent:
+                    continue
+            if any(store.classes[self.operands[k].cls].extents[d] != extent for k, d in places):
+                if e[1]:
+                    continue
+                for n in {store.classes[self.operands[k].cls].extents[d] for k, d in places}:
+                    assert n is not None
+                    same = [(k, d) for k, d in places if store.classes[self.operands[k].cls].extents[d] == n]
+                    self._lift(e, n, same, [], by)
+                continue
+            support = set(store.indices(e))
+            if not support.isdisjoint(held) or any(readers[i] != [e] for i in support):
+                continue
+            moved = self._positions_of(e, support, infinite)
+            if moved is None:
+                continue
+            self._lift(e, extent, places, moved, by)
+        if by:
+            self.operands = [
+                Term(t.coef, t.cls, tuple([by.get((k, d), e) for d, e in enumerate(t.access)]))
+                for k, t in enumerate(self.operands)
+            ]
+
+    def _positions_of(
+        self, e: Expr, support: set[int], infinite: list[tuple[int, int]]
+    ) -> list[tuple[int, int, Expr, int]] | None:
+        """Infinite slots that read indices of `e` as a multiple of it: (operand, slot, rest, multiple)."""
+        moved = []
+        for k, d in infinite:
+            x = self.operands[k].access[d]
+            if support.isdisjoint(self.store.indices(x)):
+                continue
+            inside = dict(e[1])
+            lead, stride = e[1][0]
+            of_lead = dict(x[1]).get(lead)
+            if of_lead is None or of_lead % stride:
+                return None
+            times = of_lead // stride
+            rest = self.store.add(x, scale(e, -times))
+            if not support.isdisjoint(self.store.indices(rest)) or any(t in inside for t, _ in rest[1]):
+                return None
+            moved.append((k, d, rest, times))
+        return moved
+
+    def _lift(
+        self,
+        e: Expr,
+        extent: int,
+        places: Sequence[tuple[int, int]],
+        moved: Sequence[tuple[int, int, Expr, int]],
+        by: dict[tuple[int, int], Expr],
+    ) -> None:
+        store = self.store
+        if extent == 1:
+            return
+        w = store.fresh(extent)
+        self.outer[w] = store.substitute(e, self.outer)
+        for place in places:
+            by[place] = index(w)
+        for k, d, rest, times in moved:
+            current = by.get((k, d))
+            if current is not None:
+                rest = store.add(current, scale(e, -times))
+            by[k, d] = store.add(rest, scale(index(w), times))
+
+    # number
+
+    def numbered(
+        self, operands: Sequence[Term], scaled: bool
+    ) -> tuple[tuple[Any, ...], Coefficient, list[int], list[int]]:
+        """The key of the application with operands in this order, its scale, free and bound indices."""
+        store = self.store
+        by: dict[int, Expr] = {}
+        free: list[int] = []
+        bound: list[int] = []
+        for g in self.groups:
+            for i in g:
+                by[i] = index(store.place("bound", len(bound), store.sizes[i]))
+                bound.append(i)
+        outs = set(self.out)
+
+        def number(i: int) -> None:
+            if i in self.bound:
+                by[i] = index(store.place("bound", len(bound), store.sizes[i]))
+                bound.append(i)
+            else:
+                by[i] = index(store.place("free", len(free), store.sizes[i]))
+                free.append(i)
+
+        sizes = store.sizes
+        for term in operands:
+            for e in term.access:
+                terms = e[1]
+                if len(terms) > 1:
+                    terms = tuple(sorted(terms, key=lambda x: (-x[1], sizes[x[0]] if x[0] > 0 else 0, x[0])))
+                for t, _ in terms:
+                    if t > 0:
+                        if t not in by and t not in outs:
+                            number(t)
+                    else:
+                        for i in self._inside(t):
+                            if i not in by and i not in outs:
+                                number(i)
+        for i in self.out:
+            by[i] = index(store.place("free", len(free), sizes[i]))
+            free.append(i)
+        lead: Coefficient = 1
+        if scaled:
+            lead = operands[0].coef
+        placed = tuple(
+            [
+                Term(
+                    t.coef if lead == 1 else _ratio(t.coef, lead),
+                    t.cls,
+                    tuple([store.substitute(e, by) for e in t.access]),
+                )
+                for t in operands
+            ]
+        )
+        key = (
+            tuple([sizes[i] for i in free]),
+            tuple([sizes[i] for i in bound]),
+            tuple([len(g) for g in self.groups]),
+            placed,
+        )
+        return key, lead, free, bound
+
+    def _inside(self, t: int) -> Iterator[int]:
+        for e in self.store.inner(t):
+            for u, _ in sorted(e[1], key=lambda x: (-x[1], x[0])):
+                if u > 0:
+                    yield u
+                else:
+                    yield from self._inside(u)
+
+    # order
+
+    def orders(self, operands: Sequence[Term]) -> Iterator[list[Term]]:
+        """Operand orders worth trying: sorted by structure, tied ones permuted."""
+        by_class = sorted(operands, key=lambda t: t.cls or LAST)
+        if all(a.cls != b.cls for a, b in zip(by_class, by_class[1:], strict=False)):
+            yield by_class
+            return
+        colours = self._colours()
+        signed = sorted(((t.cls or LAST, self._signature(t, colours)), n) for n, t in enumerate(operands))
+        runs: list[list[Term]] = []
+        last = None
+        for signature, n in signed:
+            if signature == last:
+                runs[-1].append(operands[n])
+            else:
+                runs.append([operands[n]])
+                last = signature
+        tied = [permutations(r) if len(set(r)) > 1 else [tuple(r)] for r in runs]
+        for choice in islice(product(*tied), ORDER_LIMIT):
+            yield [t for run in choice for t in run]
+
+    def _signature(self, t: Term, colours: dict[int, Any]) -> tuple[Any, ...]:
+        slots = []
+        for e in t.access:
+            slots.append(
+                (e[0], tuple(sorted((s, repr(colours.get(u)) if u > 0 else "atom") for u, s in e[1])))
+            )
+        return (tuple(slots), str(t.coef))
+
+    def _colours(self) -> dict[int, Any]:
+        seen: dict[int, list[Any]] = {}
+        for t in self.operands:
+            for d, e in enumerate(t.access):
+                for u, s in e[1]:
+                    if u > 0:
+                        seen.setdefault(u, []).append((t.cls, d, s))
+        return {
+            i: (self.store.sizes[i], i in self.bound, tuple(sorted(reads))) for i, reads in seen.items()
+        }
+
+
+def _ratio(a: Coefficient, b: Coefficient) -> Coefficient:
+    q = Fraction(a) / Fraction(b)
+    return q.numerator if q.denominator == 1 else q
+
+
+def node(
+    store: Store,
+    op: str,
+    attrs: tuple[Any, ...],
+    kind: Kind,
+    operands: Sequence[Term],
+    bound: Sequence[int] = (),
+    *,
+    groups: Groups = (),
+    out: Sequence[int] = (),
+    commutative: bool = False,
+    scaled: bool = False,
+    alternatives: Sequence[Sequence[Term]] = (),
+    rebuild: Rebuild | None = None,
+) -> Term:
+    """The canonical term of `op(operands)`.
+
+    `bound` is the index set of a reduction over a commutative monoid; `groups` are the ordered lists
+    that any other binder binds and `out` its output positions (whole fresh indices). `scaled` takes the
+    first operand's coefficient outside (n-ary sums). `alternatives` are further operand lists that are
+    equal as functions; the smallest key wins. `rebuild` makes the same application from operands cut
+    at one segment of an index, and marks operators through which concatenation moves outward (N5).
+    """
+    work = Application(store, operands, bound, groups, out)
+    if alternatives:
+        return min(
+            (
+                node(store, op, attrs, kind, o, bound, commutative=commutative, rebuild=rebuild)
+                for o in (operands, *alternatives)
+            ),
+            key=lambda t: t.cls,
+        )
+    work.regroup()
+    if rebuild is not None:
+        cut = find_cut(store, work.operands)
+        if cut is not None:
+            spread = distribute(store, work.operands, work.bound, cut, rebuild)
+            return store.substitute_term(spread, work.outer)
+    work.factor()
+    best = None
+    ties: list[list[int]] = []
+    for order in work.orders(work.operands) if commutative else (work.operands,):
+        key, lead, free, inner = work.numbered(order, scaled)
+        if best is None:
+            best = (key, lead, free, inner)
+            ties = [free]
+            continue
+        if key == best[0] and lead == best[1]:
+            ties.append(free)
+        elif _smaller((key, lead), (best[0], best[1])):
+            best = (key, lead, free, inner)
+            ties = [free]
+    assert best is not None
+    key, lead, free, inner = best
+
+    def make() -> Class:
+        count = len(free)
+        c = Class(
+            op,
+            attrs,
+            kind,
+            key[0],
+            tuple([store.place("free", n, store.sizes[i]) for n, i in enumerate(free)]),
+            tuple([store.place("bound", n, store.sizes[i]) for n, i in enumerate(inner)]),
+            len(out),
+            key[3],
+            key[2],
+        )
+        derive(store, c)
+        for other in ties[1:]:
+            at = {i: n for n, i in enumerate(other)}
+            if set(at) == set(free) and count > 1:
+                c.symmetries.add(tuple(at[i] for i in free))
+        return c
+
+    cls = store.intern((op, attrs, kind, *key), make)
+    access = tuple([work.see(i) for i in free])
+    return Term(lead, cls, access)
+
+
+def _smaller(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    return _sortable(a) < _sortable(b)
+
+
+def _sortable(x: Any) -> str:
+    return repr(x)
+

@@ -1,0 +1,213 @@
+"""Classes: canonical functions of indices to a scalar, interned in one store for both programs.
+
+A class is an operator applied to *terms* (coefficient, class, access) over its own free and bound
+indices. Equal keys are equal functions: the key holds the operator with every attribute, the kind,
+the extents of all free and bound indices in order, and every operand's coefficient, class and access.
+
+Kinds follow `ir.types.Kind`. Integers are carried by accesses: the class POSITION has one slot and its
+value is what the access says, so `2*i + ids[j] - 3` is a view of POSITION. STEP (`e >= 0`) and
+MATCH (`e == 0`) are the comparisons of integers, REAL is the integer as a real number. These four are
+total on all integers; their slot has the extent None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import isfinite, isnan
+from typing import Any, Final, NamedTuple
+
+from shardproof.ir.types import Kind
+from shardproof.passes.access import Accesses, Element, Expr, Range, constant, index
+from shardproof.passes.folding import fold
+
+Coefficient = Fraction | int
+
+POSITIVE_INFINITY: Final = 1
+NEGATIVE_INFINITY: Final = 2
+NOT_A_NUMBER: Final = 4
+
+UNKNOWN_SIGN: Final = 0
+NONNEGATIVE: Final = 1
+POSITIVE: Final = 2
+
+
+class Term(NamedTuple):
+    """`coef * cls[access]`; the coefficient is 1 unless the class is real."""
+
+    coef: Coefficient
+    cls: int
+    access: tuple[Expr, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    """What a class is: `op(operands)` with `free` slots of `extents`, over `bound` indices.
+
+    `bound` lists placeholder indices: a set for reductions; for every other binder ordered lists, one
+    per bound dim, whose lengths are `groups`. `out` counts the trailing slots that are output positions of an ordered binder. `special` are the
+    infinities and NaN that a value may have, `sign` what is known of it; `low`, `high` bound integers.
+    `symmetries` are permutations of the slots that leave the function unchanged.
+    """
+
+    op: str
+    attrs: tuple[Any, ...]
+    kind: Kind
+    extents: tuple[int | None, ...]
+    free: tuple[int, ...] = ()
+    bound: tuple[int, ...] = ()
+    out: int = 0
+    operands: tuple[Term, ...] = ()
+    groups: tuple[int, ...] = ()
+    special: int = 0
+    sign: int = UNKNOWN_SIGN
+    low: int | None = None
+    high: int | None = None
+    closed: bool = False
+    symmetries: set[tuple[int, ...]] = field(default_factory=set)
+
+
+class Store(Accesses):
+    """All classes, and the assumptions that merging them has used so far."""
+
+    def __init__(self, *, lenient: bool = False) -> None:
+        super().__init__()
+        self.lenient = lenient
+        self.classes: list[Class] = []
+        self.assumptions: dict[tuple[str, str], Any] = {}
+        self._keys: dict[tuple[Any, ...], int] = {}
+        self._places: dict[tuple[str, int, int], int] = {}
+        self.builders: dict[str, Callable[..., Term]] = {}
+        self._draws = 0
+        self.element_range = self._element_range
+        self.ONE = self.leaf("one", (), "real", (), sign=POSITIVE, closed=True)
+        self.POSITION = self.leaf("position", (), "int", (None,), closed=True)
+        self.STEP = self.leaf("step", (), "bool", (None,), closed=True)
+        self.MATCH = self.leaf("match", (), "bool", (None,), closed=True)
+        self.REAL = self.leaf("real", (), "real", (None,), closed=True)
+        self.TRUE = self.leaf("true", (), "bool", (), closed=True)
+        self.FALSE = self.leaf("false", (), "bool", (), closed=True)
+
+    def _element_range(self, cls: int) -> Range:
+        c = self.classes[cls]
+        return c.low, c.high
+
+    def assume(self, kind: str, text: str, value: Any = None) -> None:
+        """Record an assumption; every verdict from this store lists it."""
+        self.assumptions.setdefault((kind, text), value)
+
+    # interning
+
+    def intern(self, key: tuple[Any, ...], make: Callable[[], Class]) -> int:
+        """The class of `key`, made if it is new."""
+        found = self._keys.get(key)
+        if found is None:
+            found = self._keys[key] = len(self.classes)
+            self.classes.append(make())
+        return found
+
+    def leaf(
+        self, op: str, attrs: tuple[Any, ...], kind: Kind, extents: tuple[int | None, ...], **facts: Any
+    ) -> int:
+        """The class of an input, literal or other function without operands."""
+        key = (op, attrs, kind, extents)
+        return self.intern(key, lambda: Class(op, attrs, kind, extents, **facts))
+
+    def draw(self, name: str, kind: Kind, extents: tuple[int, ...], **facts: Any) -> int:
+        """A class equal to nothing else: a random draw, an uninitialised buffer, an unknown effect."""
+        self._draws += 1
+        return self.leaf("draw", (name, self._draws), kind, extents, **facts)
+
+    def place(self, role: str, number: int, size: int) -> int:
+        """The placeholder index number `number` of `size` in class bodies."""
+        key = (role, number, size)
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = self.fresh(size)
+        return found
+
+    def element(self, cls: int, access: tuple[Expr, ...]) -> Expr:
+        """The value of integer class `cls` at `access`; reads of tables are folded where they are closed."""
+        folded = fold(self, cls, access)
+        return folded if folded is not None else super().element(cls, access)
+
+    # constants
+
+    def real(self, value: Coefficient) -> Term:
+        """A real constant."""
+        return Term(value, self.ONE, ())
+
+    def integer(self, e: Expr, kind: Kind = "int") -> Term:
+        """The integer `e` as a term of its own class where it is one."""
+        if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1 and e[1][0][0] < 0:
+            atom = self.atom(e[1][0][0])
+            if isinstance(atom, Element):
+                return Term(1, atom.cls, atom.access)
+        return Term(1, self.POSITION, (e,))
+
+    def expression(self, t: Term) -> Expr:
+        """The integer term as an expression."""
+        if t.cls == self.POSITION:
+            return t.access[0]
+        return self.element(t.cls, t.access)
+
+    def truth(self, value: bool) -> Term:
+        """A boolean constant."""
+        return Term(1, self.TRUE if value else self.FALSE, ())
+
+    def literal(self, value: float) -> Term:
+        """A real literal at its exact value; infinities and NaN are uninterpreted constants."""
+        if isfinite(value):
+            return self.real(int(value) if value == int(value) else Fraction(value))
+        special = NOT_A_NUMBER if isnan(value) else POSITIVE_INFINITY if value > 0 else NEGATIVE_INFINITY
+        return Term(1, self.leaf("literal", (repr(value),), "real", (), special=special, closed=True), ())
+
+    # reading
+
+    def kind(self, t: Term) -> Kind:
+        return self.classes[t.cls].kind
+
+    def special(self, t: Term) -> int:
+        """The infinities and NaN that the term may have; 0 means finite."""
+        flags = self.classes[t.cls].special
+        if flags & 3 in (1, 2) and t.coef < 0:
+            flags ^= 3
+        return flags
+
+    def sign(self, t: Term) -> int:
+        """What is known of the sign of the term."""
+        known = self.classes[t.cls].sign
+        if t.coef > 0:
+            return known
+        return NONNEGATIVE if t.coef == 0 else UNKNOWN_SIGN
+
+    def nonzero(self, t: Term) -> bool:
+        """Whether the term is provably nonzero everywhere."""
+        return t.coef != 0 and self.classes[t.cls].sign == POSITIVE
+
+    def substitute_term(self, t: Term, by: dict[int, Expr]) -> Term:
+        """The term with indices replaced."""
+        return Term(t.coef, t.cls, tuple([self.substitute(e, by) for e in t.access]))
+
+    def term_indices(self, t: Term) -> set[int]:
+        """Every index the term depends on."""
+        return {i for e in t.access for i in self.indices(e)}
+
+    def expand(self, t: Term) -> tuple[list[Term], list[int]]:
+        """The operands of the term's class read at its access, and fresh bound indices.
+
+        Bound indices are renamed apart from every index in use, so nothing is captured.
+        """
+        c = self.classes[t.cls]
+        by = dict(zip(c.free, t.access, strict=True))
+        bound = []
+        for b in c.bound:
+            i = self.fresh(self.sizes[b])
+            by[b] = index(i)
+            bound.append(i)
+        return [self.substitute_term(x, by) for x in c.operands], bound
+
+    def whole(self, cls: int, indices: Sequence[int]) -> Term:
+        """The class read at one whole index per slot."""
+        return Term(1, cls, tuple(index(i) if i else constant(0) for i in indices))

@@ -1,0 +1,108 @@
+"""Integer tables read at closed positions, folded by exact evaluation (SOUNDNESS N6)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from shardproof.passes.access import Digit, Expr, index, scale
+
+if TYPE_CHECKING:
+    from shardproof.passes.classes import Store
+
+LIMIT: Final = 1 << 14
+"""Most values that are evaluated to fold one read."""
+
+Grid = dict[int, Any]
+
+
+def fold(store: Store, cls: int, access: tuple[Expr, ...]) -> Expr | None:
+    """The read of a table as an affine expression or as a table of its own indices, if it is closed."""
+    table = store.classes[cls]
+    if table.op != "table" or not isinstance(table.attrs[0], tuple):
+        return None
+    plain = [e[1][0][0] for e in access if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1 and e[1][0][0] > 0]
+    if len(set(plain)) == len(access):
+        return None
+    support = sorted({i for e in access for i in store.indices(e)})
+    shape = [store.sizes[i] for i in support]
+    if prod(shape) > LIMIT:
+        return None
+    grid = {
+        i: np.arange(n).reshape([n if a == d else 1 for a in range(len(shape))])
+        for d, (i, n) in enumerate(zip(support, shape, strict=True))
+    }
+    values = _read(store, cls, access, grid)
+    if values is None:
+        return None
+    return tabulated(store, np.broadcast_to(values, shape), support)
+
+
+def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
+    """An integer array over indices as an affine expression, else as a read of a table."""
+    values = np.asarray(values)
+    e = affine(values, [index(i) for i in at])
+    if e is not None:
+        return e
+    large = values.dtype == np.uint64 and int(values.max()) >= 1 << 63
+    table = np.ascontiguousarray(values, np.uint64 if large else np.int64)
+    cls = store.leaf(
+        "table",
+        (table.shape, table.dtype.str, table.tobytes()),
+        "int",
+        table.shape,
+        closed=True,
+        low=int(table.min()),
+        high=int(table.max()),
+    )
+    return store.element(cls, tuple(index(i) for i in at))
+
+
+def affine(table: Any, at: list[Expr]) -> Expr | None:
+    """The affine expression over `at` that gives the integer table, if there is one."""
+    ints = table.astype(object) if table.dtype == np.uint64 else table.astype(np.int64)
+    origin = int(ints[(0,) * ints.ndim])
+    predicted = np.full(ints.shape, origin, dtype=ints.dtype)
+    e: Expr = (origin, ())
+    for d, x in enumerate(at):
+        unit = [0] * ints.ndim
+        unit[d] = 1
+        slope = int(ints[tuple(unit)]) - origin
+        shape = [1] * ints.ndim
+        shape[d] = ints.shape[d]
+        predicted = predicted + slope * np.arange(ints.shape[d], dtype=np.int64).reshape(shape)
+        part = scale(x, slope)
+        e = (e[0] + part[0], tuple(sorted([*e[1], *part[1]])))
+    return e if bool((predicted == ints).all()) else None
+
+
+def _evaluate(store: Store, e: Expr, grid: Grid) -> Any:
+    total: Any = e[0]
+    for t, s in e[1]:
+        if t > 0:
+            value = grid[t]
+        else:
+            atom = store.atom(t)
+            if isinstance(atom, Digit):
+                inner = _evaluate(store, atom.expr, grid)
+                value = None if inner is None else inner // atom.div % atom.mod
+            else:
+                value = _read(store, atom.cls, atom.access, grid)
+            if value is None:
+                return None
+        total = total + s * value
+    return total
+
+
+def _read(store: Store, cls: int, access: tuple[Expr, ...], grid: Grid) -> Any:
+    c = store.classes[cls]
+    if c.op != "table":
+        return None
+    at = [_evaluate(store, e, grid) for e in access]
+    if any(a is None for a in at):
+        return None
+    shape, dtype, data = c.attrs
+    table = np.frombuffer(data, dtype).reshape(shape)
+    return table[tuple(np.broadcast_arrays(*at))]

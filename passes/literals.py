@@ -1,0 +1,81 @@
+"""Literal arrays as terms: constants, positions, triangular masks, else tables keyed by content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardproof.ir.types import Array, DType
+from shardproof.passes.access import constant, index
+from shardproof.passes.arithmetic import select
+from shardproof.passes.classes import Store, Term
+from shardproof.passes.folding import tabulated
+from shardproof.passes.logic import match, step
+
+
+def literal(store: Store, value: Array, dtype: DType, indices: Sequence[int | None]) -> Term:
+    """`value` read at one index per dim (None for a dim of extent 1); values are exact (SOUNDNESS K1, A6)."""
+    kept = [i for i in indices if i is not None]
+    table = np.ascontiguousarray(value).reshape([store.sizes[i] for i in kept])
+    if table.size and bool((table == table.reshape(-1)[0]).all()):
+        return scalar(store, table.reshape(-1)[0], dtype)
+    kind = dtype.kind
+    if kind in ("int", "uint"):
+        return store.integer(tabulated(store, table, kept))
+    if kind == "bool":
+        return _mask(store, table, kept)
+    if kind == "real":
+        values = np.unique(table)
+        if len(values) == 2 and not np.isnan(values).any():
+            low, high = (scalar(store, v, dtype) for v in values)
+            return select(store, _mask(store, table == values[1], kept), high, low)
+        special = int(np.isposinf(table).any()) | int(np.isneginf(table).any()) << 1 | int(np.isnan(table).any()) << 2
+        return _table(store, table.astype(np.float64), "real", kept, {"special": special})
+    return _table(store, table, kind, kept, {})
+
+
+def scalar(store: Store, value: Any, dtype: DType) -> Term:
+    """One literal element."""
+    if dtype.kind == "real":
+        return store.literal(float(value))
+    if dtype.kind in ("int", "uint"):
+        return Term(1, store.POSITION, (constant(int(value)),))
+    if dtype.kind == "bool":
+        return store.truth(bool(value))
+    return Term(1, store.leaf("literal", (repr(complex(value)),), "complex", (), closed=True), ())
+
+
+def _mask(store: Store, table: Array, kept: Sequence[int]) -> Term:
+    """A boolean table; triangles and diagonals become comparisons of positions."""
+    varying = [
+        d for d in range(table.ndim) if not bool((table == np.take(table, [0], axis=d)).all())
+    ]
+    table = table[tuple(slice(None) if d in varying else 0 for d in range(table.ndim))]
+    kept = [kept[d] for d in varying]
+    if table.ndim in (1, 2):
+        lines: list[tuple[int, ...]] = [(1,), (-1,)] if table.ndim == 1 else [(1, -1), (-1, 1), (1, 1), (-1, -1)]
+        for line in lines:
+            position = sum(
+                c * np.arange(n).reshape([-1 if a == d else 1 for a in range(table.ndim)])
+                for d, (c, n) in enumerate(zip(line, table.shape, strict=True))
+            )
+            edge = int(np.min(position[table]))
+            terms = tuple(sorted(zip(kept, line, strict=True)))
+            if bool(((position >= edge) == table).all()):
+                return step(store, (-edge, terms))
+            if bool(((position == edge) == table).all()):
+                return match(store, (-edge, terms))
+            if bool(((position != (other := int(position[~table].reshape(-1)[0]))) == table).all()):
+                from shardproof.passes.logic import negate
+
+                return negate(store, match(store, (-other, terms)))
+    return _table(store, table.astype(np.bool_), "bool", kept, {})
+
+
+def _table(store: Store, table: Array, kind: Any, kept: Sequence[int], facts: dict[str, int]) -> Term:
+    cls = store.leaf(
+        "table", (table.shape, table.dtype.str, table.tobytes()), kind, table.shape, closed=True, **facts
+    )
+    return Term(1, cls, tuple(index(i) for i in kept))

@@ -1,0 +1,291 @@
+"""Reductions over index sets of commutative monoids (SOUNDNESS K2, K5, N4, N5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+
+from shardproof.passes.access import Expr, constant, scale, shift
+from shardproof.passes.arithmetic import add, maximum, multiply, power, scaled, select
+from shardproof.passes.canonical import node
+from shardproof.passes.access import Element
+from shardproof.passes.classes import Store, Term
+from shardproof.passes.logic import conjunction, largest, negate, real_of, smallest, step
+from shardproof.passes.pieces import Rebuild, read
+
+
+def reduce(store: Store, op: str, bound: set[int], t: Term) -> Term:
+    """The reduction `op` (sum, prod, max, min, and, or) of a term over the indices `bound`."""
+    kind = store.kind(t)
+    if kind == "bool":
+        if op in ("and", "prod", "min"):
+            return _all(store, bound, t)
+        return negate(store, _all(store, bound, negate(store, t)))
+    if kind != "real":
+        return _integers(store, op, bound, t)
+    if op == "sum":
+        return total(store, bound, t)
+    if op == "max":
+        return _extremum(store, bound, t)
+    if op == "min":
+        return scaled(_extremum(store, bound, scaled(t, -1)), -1)
+    return _product(store, bound, t)
+
+
+def _split(store: Store, bound: set[int], t: Term) -> tuple[set[int], int]:
+    """The bound indices that the term reads, and how often each value is repeated by the others."""
+    read_ones = bound & store.term_indices(t)
+    return read_ones, prod(store.sizes[i] for i in bound - read_ones)
+
+
+def total(store: Store, bound: set[int], t: Term) -> Term:
+    """The sum of a real term over `bound`."""
+    bound, count = _split(store, bound, t)
+    coef = t.coef * count
+    t = Term(1, t.cls, t.access)
+    if not bound:
+        return scaled(t, coef)
+    c = store.classes[t.cls]
+    if c.op == "sum":
+        (body,), inner = store.expand(t)
+        return scaled(total(store, bound | set(inner), read(store, body)), coef)
+    if c.op in ("select", "indicator"):
+        picked = _pick(store, bound, t)
+        if picked is not None:
+            return scaled(picked, coef)
+    if c.op == "multiply":
+        parts = _components(store, bound, [read(store, x) for x in store.expand(t)[0]])
+        if len(parts) > 1:
+            done = [
+                multiply(store, fs) if not mine else total(store, mine, multiply(store, fs)) for mine, fs in parts
+            ]
+            return scaled(multiply(store, done), coef)
+    if c.op == "add":
+        terms = [read(store, x) for x in store.expand(t)[0]]
+        still = [x for x in terms if bound.isdisjoint(store.term_indices(x))]
+        if still:
+            moving = [x for x in terms if x not in still]
+            n = prod(store.sizes[i] for i in bound)
+            sums = [scaled(x, n) for x in still] + ([total(store, bound, add(store, moving))] if moving else [])
+            return scaled(add(store, sums), coef)
+    made = node(
+        store,
+        "sum",
+        (),
+        "real",
+        [t],
+        tuple(bound),
+        rebuild=Rebuild(lambda ts, b: total(store, b, ts[0]), lambda ts: add(store, ts)),
+    )
+    return scaled(made, coef)
+
+
+def _components(
+    store: Store, bound: set[int], factors: Sequence[Term]
+) -> list[tuple[set[int], list[Term]]]:
+    """Factors grouped by the bound indices they share; factors that read none stand alone, if finite."""
+    groups: list[tuple[set[int], list[Term]]] = []
+    loose: list[Term] = []
+    held: list[Term] = []
+    for t in factors:
+        mine = bound & store.term_indices(t)
+        if not mine:
+            (held if store.special(t) else loose).append(t)
+            continue
+        together = [t]
+        rest = []
+        for other in groups:
+            if other[0].isdisjoint(mine):
+                rest.append(other)
+            else:
+                mine = mine | other[0]
+                together = other[1] + together
+        groups = [*rest, (mine, together)]
+    if any(store.special(t) for _, fs in groups for t in fs):
+        everything = [t for _, fs in groups for t in fs]
+        groups = [(set().union(*(g for g, _ in groups)), everything)]
+    if held:
+        groups[0][1].extend(held)
+    return ([(set(), loose)] if loose else []) + groups
+
+
+def _extremum(store: Store, bound: set[int], t: Term) -> Term:
+    """The largest value of a real term over `bound`; the smallest is the largest of the negated."""
+    bound, _ = _split(store, bound, t)
+    if not bound or t.coef == 0:
+        return t
+    size = abs(t.coef)
+    t = Term(1 if t.coef > 0 else -1, t.cls, t.access)
+    if store.classes[t.cls].op == "max" and t.coef > 0:
+        (body,), inner = store.expand(t)
+        return scaled(_extremum(store, bound | set(inner), read(store, body)), size)
+    made = node(
+        store,
+        "max",
+        (),
+        "real",
+        [t],
+        tuple(bound),
+        rebuild=Rebuild(lambda ts, b: _extremum(store, b, ts[0]), lambda ts: maximum(store, ts)),
+    )
+    return scaled(made, size)
+
+
+def _product(store: Store, bound: set[int], t: Term) -> Term:
+    bound, count = _split(store, bound, t)
+    coef = Fraction(t.coef) ** (count * prod(store.sizes[i] for i in bound))
+    t = Term(1, t.cls, t.access)
+    if not bound:
+        return scaled(multiply(store, [t] * count) if count <= 8 else power(store, t, Fraction(count)), coef)
+    if count > 1:
+        return scaled(power(store, _product(store, bound, t), Fraction(count)), coef)
+    if store.classes[t.cls].op == "prod":
+        (body,), inner = store.expand(t)
+        return scaled(_product(store, bound | set(inner), read(store, body)), coef)
+    made = node(
+        store,
+        "prod",
+        (),
+        "real",
+        [t],
+        tuple(bound),
+        rebuild=Rebuild(lambda ts, b: _product(store, b, ts[0]), lambda ts: multiply(store, ts)),
+    )
+    return scaled(made, coef)
+
+
+def _all(store: Store, bound: set[int], t: Term) -> Term:
+    bound, _ = _split(store, bound, t)
+    if not bound:
+        return t
+    if store.classes[t.cls].op == "all":
+        (body,), inner = store.expand(t)
+        return _all(store, bound | set(inner), read(store, body))
+    return node(
+        store,
+        "all",
+        (),
+        "bool",
+        [t],
+        tuple(bound),
+        rebuild=Rebuild(lambda ts, b: _all(store, b, ts[0]), lambda ts: conjunction(store, ts)),
+    )
+
+
+def _integers(store: Store, op: str, bound: set[int], t: Term) -> Term:
+    """Reductions of exact integers; overflow is the caller's to state."""
+    bound, count = _split(store, bound, t)
+    if op == "sum" and count > 1:
+        inner = _integers(store, op, bound, t)
+        return store.integer(scale(store.expression(inner), count))
+    if op == "prod" and count > 1:
+        return node(store, "prod", ("repeated", count), "int", [t], tuple(bound))
+    if not bound:
+        return t
+
+    def join(ts: list[Term]) -> Term:
+        e = store.expression(ts[0])
+        for x in ts[1:]:
+            y = store.expression(x)
+            e = store.add(e, y) if op == "sum" else largest(store, e, y) if op == "max" else smallest(store, e, y)
+        return store.integer(e)
+
+    joins = op in ("sum", "max", "min")
+    rebuild = Rebuild(lambda ts, b: _integers(store, op, b, ts[0]), join) if joins else None
+    if store.classes[t.cls].op == op and joins:
+        (body,), inner_bound = store.expand(t)
+        return _integers(store, op, bound | set(inner_bound), read(store, body))
+    operand = Term(1, store.POSITION, (store.expression(t),)) if t.cls != store.POSITION else t
+    return node(store, op, (), "int", [operand], tuple(bound), rebuild=rebuild)
+
+
+def _pick(store: Store, bound: set[int], t: Term) -> Term | None:
+    """`sum[j](x where j == e else 0)` is x at `j = e` where e is a value of j, else 0 (one-hot).
+
+    Also for a window: `0 <= e - s*j < s` says that j is `e // s`.
+    """
+    operands, _ = store.expand(t)
+    p = operands[0]
+    x, y = (operands[1], operands[2]) if len(operands) == 3 else (store.real(1), store.real(0))
+    if y.coef:
+        return None
+    parts = store.expand(p)[0] if store.classes[p.cls].op == "and" else [p]
+    for n, part in enumerate(parts):
+        if part.cls == store.MATCH:
+            for j, s in part.access[0][1]:
+                if j in bound and abs(s) == 1:
+                    rest = store.add(part.access[0], scale((0, ((j, s),)), -1))
+                    if bound.isdisjoint(store.indices(rest)):
+                        others = parts[:n] + parts[n + 1 :]
+                        return _at(store, bound, j, scale(rest, -s), others, x)
+        if part.cls == store.STEP:
+            found = _window(store, bound, parts, n)
+            if found is not None:
+                j, e, others = found
+                return _at(store, bound, j, e, others, x)
+    return None
+
+
+def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[int, Expr, list[Term]] | None:
+    below = parts[n].access[0]
+    for j, s in below[1]:
+        if j not in bound or s >= 0:
+            continue
+        size = -s
+        e = store.add(below, (0, ((j, size),)))
+        if not bound.isdisjoint(store.indices(e)):
+            continue
+        above = (size - 1 - e[0], tuple(sorted([*((t, -v) for t, v in e[1]), (j, size)])))
+        for m, other in enumerate(parts):
+            if other.cls == store.STEP and other.access[0] == above:
+                low, high = store.range(e)
+                if low is None or low < 0 or high is None:
+                    return None
+                return j, store.digit(e, size, high // size + 1), [p for k, p in enumerate(parts) if k not in (n, m)]
+    return None
+
+
+def _at(store: Store, bound: set[int], j: int, e: Expr, others: list[Term], x: Term) -> Term:
+    extent = store.sizes[j]
+    inside = smallest(store, largest(store, e, constant(0)), constant(extent - 1))
+    by = {j: inside}
+    guard = [step(store, e), step(store, shift(scale(e, -1), extent - 1))]
+    guard += [refresh(store, store.substitute_term(q, by)) for q in others]
+    value = read(store, refresh(store, store.substitute_term(x, by)))
+    return total(store, bound - {j}, select(store, conjunction(store, guard), value, store.real(0)))
+
+
+def refresh(store: Store, t: Term) -> Term:
+    """The term with limits inside its access simplified at the positions where they are now read."""
+    return Term(t.coef, t.cls, tuple(_refresh(store, e) for e in t.access)) if t.cls not in (
+        store.STEP,
+        store.MATCH,
+        store.REAL,
+    ) else _rebuilt(store, t)
+
+
+def _rebuilt(store: Store, t: Term) -> Term:
+    e = _refresh(store, t.access[0])
+    if t.cls == store.STEP:
+        return step(store, e)
+    if t.cls == store.REAL:
+        return scaled(real_of(store, e), t.coef)
+    from shardproof.passes.logic import match
+
+    return match(store, e)
+
+
+def _refresh(store: Store, e: Expr) -> Expr:
+    out: Expr = constant(e[0])
+    for t, s in e[1]:
+        inner: Expr = (0, ((t, 1),))
+        atom = store.atom(t) if t < 0 else None
+        if isinstance(atom, Element) and store.classes[atom.cls].op in ("maximum", "minimum"):
+            (a, b), _ = store.expand(Term(1, atom.cls, atom.access))
+            limit = largest if store.classes[atom.cls].op == "maximum" else smallest
+            inner = limit(
+                store, _refresh(store, store.expression(a)), _refresh(store, store.expression(b))
+            )
+        out = store.add(out, scale(inner, s))
+    return out

@@ -1,0 +1,310 @@
+"""Relation inference: one preferred layout per input, by evidence, never by what proves (SOUNDNESS R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from shardproof.ir.module import Input, Module, Op
+from shardproof.ir.types import Mesh
+from shardproof.solver.placement import Ambiguous, Unfit, natural
+from shardproof.solver.relation import PER_RANK, REPLICATE, Relation, Segments, Spec
+from shardproof.solver.steps import Layout, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What keeps inference from proposing a layout: the input or output, and the reason."""
+
+    name: str
+    reason: str
+    ambiguous: bool = False
+
+
+@dataclass(slots=True)
+class Inferred:
+    """A relation as far as it could be inferred.
+
+    `alternatives` lists, per input, further layouts that the evidence allows but does not prefer.
+    """
+
+    relation: Relation
+    gaps: list[Gap] = field(default_factory=list)
+    alternatives: dict[str, list[Spec]] = field(default_factory=dict)
+
+
+def infer(reference: Module, implementation: Module, declared: Relation) -> Inferred:
+    """`declared` completed by inference for everything that it leaves out."""
+    out = Inferred(declared)
+    inputs, outputs = dict(declared.inputs), dict(declared.outputs)
+    sources, evidence = dict(declared.sources), dict(declared.inferred)
+    own_layouts, own_outputs = dict(declared.reference), dict(declared.reference_outputs)
+    pairs = _pair_inputs(reference, implementation, inputs, sources, out)
+    cuts = _Cuts(reference)
+    for own, other in pairs:
+        try:
+            spec, reference_spec, why, others = _layout(own, other, reference.mesh, implementation.mesh, cuts)
+        except (Unfit, Ambiguous) as e:
+            reason = f"{other.value.type} of {own.value.type}: {e}"
+            out.gaps.append(Gap(other.name, reason, isinstance(e, Ambiguous)))
+            continue
+        inputs[other.name], evidence[other.name] = spec, why
+        sources[other.name] = own.name
+        if reference.mesh.size > 1:
+            own_layouts[own.name] = reference_spec
+        if others:
+            out.alternatives[other.name] = others
+    for name, source in _pair_outputs(reference, implementation, outputs, sources, out):
+        own_type = next(o.value.type for o in reference.outputs if o.name == source)
+        type = next(o.value.type for o in implementation.outputs if o.name == name)
+        sources["output " + name] = source
+        if name in outputs:
+            continue
+        try:
+            placement, own_placement = _output(own_type.shape, type.shape, reference.mesh, implementation.mesh)
+        except (Unfit, Ambiguous) as e:
+            out.gaps.append(Gap("output " + name, f"{type} against {own_type}: {e}", isinstance(e, Ambiguous)))
+            continue
+        outputs[name], own_outputs[source] = placement, own_placement
+    out.relation = replace(
+        declared,
+        inputs=inputs,
+        outputs=outputs,
+        sources=sources,
+        reference=own_layouts,
+        reference_outputs=own_outputs,
+        inferred=evidence,
+    )
+    return out
+
+
+def _pair_inputs(
+    reference: Module,
+    implementation: Module,
+    declared: Mapping[str, Spec],
+    sources: Mapping[str, str],
+    out: Inferred,
+) -> list[tuple[Input, Input]]:
+    """Undeclared implementation inputs with the reference inputs of the same name, else number."""
+    rest = [i for i in implementation.inputs if i.name not in declared]
+    if not rest:
+        return []
+    by_name = {i.name: i for i in reference.inputs}
+    by_number = {i.number: i for i in reference.inputs}
+    if all(i.name in by_name for i in rest):
+        return [(by_name[i.name], i) for i in rest]
+    if len(reference.inputs) == len(implementation.inputs):
+        return [(by_number[i.number], i) for i in rest if i.number in by_number]
+    for i in rest:
+        if i.name not in by_name:
+            reason = (
+                f"the reference has no input of that name, and {len(reference.inputs)} inputs "
+                f"against {len(implementation.inputs)} do not pair by number"
+            )
+            out.gaps.append(Gap(i.name, reason))
+    return [(by_name[i.name], i) for i in rest if i.name in by_name]
+
+
+def _pair_outputs(
+    reference: Module,
+    implementation: Module,
+    declared: Mapping[str, Spec],
+    sources: Mapping[str, str],
+    out: Inferred,
+) -> Iterator[tuple[str, str]]:
+    """(implementation output, reference output): as declared, else all by name, else all by position."""
+    taken = {sources["output " + n] for n in declared if "output " + n in sources}
+    own = [o.name for o in reference.outputs if o.name not in taken]
+    theirs = [o.name for o in implementation.outputs if "output " + o.name not in sources]
+    for name in declared:
+        if "output " + name in sources:
+            yield name, sources["output " + name]
+    if len(own) == len(theirs):
+        same = set(own) == set(theirs) and own != theirs and len(set(own)) == len(own)
+        yield from zip(theirs, theirs if same else own, strict=True)
+        return
+    for name in own:
+        if name in theirs:
+            yield name, name
+        else:
+            out.gaps.append(
+                Gap(
+                    "output " + name,
+                    f"the implementation has no output of that name, and {len(own)} outputs "
+                    f"against {len(theirs)} do not pair by position",
+                )
+            )
+
+
+def _layout(
+    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: _Cuts
+) -> tuple[Spec, Spec, str, list[Spec]]:
+    """(layout, the reference's own layout, evidence, other layouts that fit) of one input."""
+    a, b = own.value.type, other.value.type
+    if a.dtype.kind != b.dtype.kind:
+        raise Unfit("the element types are of different kinds")
+    if mesh.size > 1 and mesh.size == target.size:
+        if a.shape != b.shape:
+            raise Unfit("programs on as many ranks differ in the shape of an input")
+        return _per_rank(a.shape, target), _per_rank(a.shape, mesh), "the same tensor on every rank", []
+    if mesh.size > 1:
+        return _both_divided(own, other, mesh, target, cuts)
+    shards = natural(a.shape, b.shape, target)
+    if not shards.steps:
+        return REPLICATE, REPLICATE, "equal shapes", []
+    metadata = other.sharding
+    if metadata is not None and len(metadata) == len(b.shape):
+        wanted = tuple(n // m for n, m in zip(a.shape, b.shape, strict=True))
+        if metadata == wanted:
+            return shards, REPLICATE, "sharding metadata", []
+    if len(shards.steps) == 1 and a.dtype.kind == "real":
+        (step,) = shards.steps
+        assert isinstance(step, Step)
+        dim = step.args[0]
+        segments = cuts.of(own.name, dim)
+        parts = a.shape[dim] // b.shape[dim]
+        if segments and all(s % parts == 0 for s in segments):
+            whole = Layout(None, (step,))
+            fused = Segments(dim, tuple((s, whole) for s in segments))
+            return fused, REPLICATE, "the reference cuts it there", [shards]
+    return shards, REPLICATE, "shapes", []
+
+
+def _per_rank(shape: tuple[int, ...], mesh: Mesh) -> Spec:
+    """A tensor of which every rank has its own: the whole is the ranks' tensors side by side on dim 0."""
+    if not shape:
+        return REPLICATE
+    names = tuple(name for name, size in mesh.axes if size > 1)
+    return Layout(None, (Step("shard", (0, *names) if len(names) > 1 else (0,)),))
+
+
+def _both_divided(
+    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: _Cuts
+) -> tuple[Spec, Spec, str, list[Spec]]:
+    """Both programs distributed over different numbers of ranks: equal or divided all the way."""
+    a, b = own.value.type.shape, other.value.type.shape
+    if a == b:
+        return REPLICATE, REPLICATE, "equal shapes", []
+    if len(mesh.axes) != 1 or len(target.axes) != 1:
+        raise Ambiguous("two distributed programs on several mesh axes: declare the layouts")
+    divided = [d for d in range(len(a)) if len(a) == len(b) and a[d] != b[d]]
+    if len(divided) != 1 or a[divided[0]] * mesh.size != b[divided[0]] * target.size:
+        raise Unfit(f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor")
+    dim = divided[0]
+    shard = Layout(None, (Step("shard", (dim,)),))
+    segments = cuts.of(own.name, dim) if own.value.type.dtype.kind == "real" else []
+    if segments and all(s * mesh.size % target.size == 0 for s in segments):
+        fused = Segments(dim, tuple((s * mesh.size, shard) for s in segments))
+        return fused, fused, "the reference cuts it there", [shard]
+    return shard, shard, "shapes", []
+
+
+def _output(
+    a: tuple[int, ...], b: tuple[int, ...], mesh: Mesh, target: Mesh
+) -> tuple[Spec, Spec]:
+    if mesh.size == 1:
+        return natural(a, b, target), REPLICATE
+    if mesh.size == target.size:
+        if a != b:
+            raise Unfit("programs on as many ranks differ in the shape of an output")
+        return REPLICATE, PER_RANK
+    if a == b:
+        return REPLICATE, REPLICATE
+    if len(mesh.axes) != 1 or len(target.axes) != 1 or len(a) != len(b):
+        raise Ambiguous("two distributed programs on several mesh axes: declare the placement")
+    divided = [d for d in range(len(a)) if a[d] != b[d]]
+    if len(divided) != 1 or a[divided[0]] * mesh.size != b[divided[0]] * target.size:
+        raise Unfit(f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor")
+    shard = Layout(None, (Step("shard", (divided[0],)),))
+    return shard, shard
+
+
+class _Cuts:
+    """Where the reference cuts the dims of its inputs: slices that tile what a dim becomes."""
+
+    def __init__(self, module: Module) -> None:
+        self.users: dict[str, list[Op]] = {}
+        for op in module.ops:
+            for v in op.operands:
+                self.users.setdefault(v.name, []).append(op)
+
+    def of(self, name: str, dim: int) -> list[int]:
+        """The extents of the segments along `dim` of input `name`, or nothing."""
+        seen: set[tuple[str, int, int]] = set()
+        stack = [(name, dim, 1)]
+        found: set[tuple[int, ...]] = set()
+        while stack:
+            value, d, scale = stack.pop()
+            if (value, d, scale) in seen:
+                continue
+            seen.add((value, d, scale))
+            edges: set[tuple[int, int]] = set()
+            extent = 0
+            for op in self.users.get(value, ()):
+                if op.opcode == "slice":
+                    a, b, s = (op.attrs[k][d] for k in ("starts", "limits", "strides"))
+                    extent = op.operands[0].type.shape[d]
+                    if s == 1 and (a, b) != (0, extent):
+                        edges.add((a, b))
+                    continue
+                stack += [(op.result.name, to, scale * k) for to, k in _follow(op, value, d)]
+            sizes = _tiling(sorted(edges), extent)
+            if sizes:
+                found.add(tuple(n * scale for n in sizes))
+        return list(next(iter(found))) if len(found) == 1 else []
+
+
+def _tiling(edges: list[tuple[int, int]], extent: int) -> list[int]:
+    at = 0
+    for a, b in edges:
+        if a != at:
+            return []
+        at = b
+    return [b - a for a, b in edges] if edges and at == extent and len(edges) > 1 else []
+
+
+def _follow(op: Op, value: str, dim: int) -> Iterator[tuple[int, int]]:
+    """(dim of the result, scale) that dim `dim` of an operand leads to, contents in order."""
+    which = [n for n, v in enumerate(op.operands) if v.name == value]
+    x = op.operands[which[0]].type
+    if op.opcode in ("convert", "add", "subtract", "multiply", "negate", "custom_call") and op.result.type.shape == x.shape:
+        yield dim, 1
+    elif op.opcode == "transpose":
+        yield op.attrs["permutation"].index(dim), 1
+    elif op.opcode == "broadcast_in_dim" and op.result.type.shape[op.attrs["dims"][dim]] == x.shape[dim]:
+        yield op.attrs["dims"][dim], 1
+    elif op.opcode == "dot_general" and len(which) == 1:
+        yield from _through_dot(op, which[0], dim)
+    elif op.opcode == "reshape":
+        yield from _through_reshape(x.shape, op.result.type.shape, dim)
+
+
+def _through_dot(op: Op, which: int, dim: int) -> Iterator[tuple[int, int]]:
+    a = op.attrs
+    batch = a["lhs_batch"], a["rhs_batch"]
+    used = [(*batch[k], *(a["lhs_contracting"], a["rhs_contracting"])[k]) for k in (0, 1)]
+    free = [[d for d in range(len(op.operands[k].type.shape)) if d not in used[k]] for k in (0, 1)]
+    if dim in free[which]:
+        yield len(batch[0]) + (len(free[0]) if which else 0) + free[which].index(dim), 1
+
+
+def _through_reshape(
+    before: tuple[int, ...], after: tuple[int, ...], dim: int
+) -> Iterator[tuple[int, int]]:
+    """To a dim of the same extent at the same place, or to the leading one of those it is split into."""
+    low, high = 1, 1
+    for n in before[:dim]:
+        low *= n
+    for to, n in enumerate(after):
+        if high == low and n > 1:
+            rest = before[dim] // n
+            if before[dim] % n == 0:
+                inner = 1
+                for m in after[to + 1 :]:
+                    if inner == rest:
+                        break
+                    inner *= m
+                if inner == rest:
+                    yield to, rest
+            return
+        high *= n

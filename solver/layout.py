@@ -1,0 +1,227 @@
+"""Layouts as programs: the operators that cut a rank's tensor out of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from shardproof.ir.module import Op, Value
+from shardproof.ir.types import DType, Mesh, TensorType
+from shardproof.solver.steps import Layout, Pattern, RelationError, Step, show
+
+
+class Cutter:
+    """Collects operators that run on every rank of `mesh` before (or after) a program."""
+
+    def __init__(self, mesh: Mesh, prefix: str) -> None:
+        self.mesh = mesh
+        self.prefix = prefix
+        self.ops: list[Op] = []
+        self._scalars: dict[tuple[Any, ...], Value] = {}
+
+    def op(self, opcode: str, operands: tuple[Value, ...], type: TensorType, **attrs: Any) -> Value:
+        """One operator with a fresh name."""
+        result = Value(f"{self.prefix}{len(self.ops)}", type)
+        self.ops.append(Op(opcode, operands, (result,), attrs))
+        return result
+
+    def define(self, target: Value, v: Value) -> None:
+        """Make `target` the tensor `v`."""
+        self.ops.append(Op("reshape", (v,), (target,), {}))
+
+    # plain layout
+
+    def reshape(self, v: Value, shape: tuple[int, ...]) -> Value:
+        return v if shape == v.type.shape else self.op("reshape", (v,), TensorType(v.type.dtype, shape))
+
+    def transpose(self, v: Value, permutation: Sequence[int]) -> Value:
+        shape = tuple(v.type.shape[p] for p in permutation)
+        return self.op("transpose", (v,), TensorType(v.type.dtype, shape), permutation=tuple(permutation))
+
+    def slice(self, v: Value, dim: int, start: int, stop: int) -> Value:
+        shape = v.type.shape
+        starts = tuple(start if d == dim else 0 for d in range(len(shape)))
+        limits = tuple(stop if d == dim else n for d, n in enumerate(shape))
+        result = TensorType(v.type.dtype, tuple(b - a for a, b in zip(starts, limits, strict=True)))
+        return self.op("slice", (v,), result, starts=starts, limits=limits, strides=(1,) * len(shape))
+
+    def join(self, parts: Sequence[Value], dim: int) -> Value:
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].type.shape)
+        shape[dim] = sum(p.type.shape[dim] for p in parts)
+        return self.op(
+            "concatenate", tuple(parts), TensorType(parts[0].type.dtype, tuple(shape)), dim=dim
+        )
+
+    def zeros(self, dtype: DType, shape: tuple[int, ...]) -> Value:
+        zero = self.op("constant", (), TensorType(dtype, ()), value=np.zeros((), dtype.storage))
+        return self.op("broadcast_in_dim", (zero,), TensorType(dtype, shape), dims=())
+
+    # ranks
+
+    def integer(self, value: int) -> Value:
+        """A constant s32 scalar."""
+        return self._once(
+            ("constant", value),
+            lambda: self.op("constant", (), TensorType(DType.S32, ()), value=np.asarray(value, np.int32)),
+        )
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        if key not in self._scalars:
+            self._scalars[key] = make()
+        return self._scalars[key]
+
+    def _scalar(self, opcode: str, a: Value, b: int) -> Value:
+        return self._once(
+            (opcode, a.name, b), lambda: self.op(opcode, (a, self.integer(b)), TensorType(DType.S32, ()))
+        )
+
+    def position(self, axes: Sequence[str]) -> Value:
+        """The rank's row-major position along some axes of the mesh, as an s32 scalar."""
+        sizes = dict(self.mesh.axes)
+        names = [name for name, _ in self.mesh.axes]
+        rank = self._once(("rank",), lambda: self.op("rank_id", (), TensorType(DType.S32, ())))
+        total: Value | None = None
+        for axis in axes:
+            stride = prod(sizes[n] for n in names[names.index(axis) + 1 :])
+            digit = rank if stride == 1 else self._scalar("divide", rank, stride)
+            if stride * sizes[axis] < self.mesh.size:
+                digit = self._scalar("remainder", digit, sizes[axis])
+            if total is None:
+                total = digit
+            else:
+                high = self._scalar("multiply", total, sizes[axis])
+                total = self.op("add", (high, digit), TensorType(DType.S32, ()))
+        return total if total is not None else self.integer(0)
+
+    def part(self, v: Value, dim: int, count: int, number: Value) -> Value:
+        """Part `number` of `count` equal parts along `dim`."""
+        m = v.type.shape[dim] // count
+        start = self._scalar("multiply", number, m)
+        starts = tuple(start if d == dim else self.integer(0) for d in range(len(v.type.shape)))
+        shape = tuple(m if d == dim else n for d, n in enumerate(v.type.shape))
+        return self.op("dynamic_slice", (v, *starts), TensorType(v.type.dtype, shape), sizes=shape)
+
+    def lookup(self, table: Sequence[int], at: Value) -> Value:
+        """`table[at]`."""
+        values = np.asarray(table, np.int32)
+        whole = self.op("constant", (), TensorType(DType.S32, (len(table),)), value=values)
+        one = self.op("dynamic_slice", (whole, at), TensorType(DType.S32, (1,)), sizes=(1,))
+        return self.reshape(one, ())
+
+    # steps
+
+    def apply(self, layout: Layout, v: Value, find: Callable[[str], Value]) -> Value:
+        """The tensor that `layout` makes of `v`; `find` gives other reference tensors by name."""
+        steps = layout.steps
+        for n, step in enumerate(steps):
+            after = steps[n + 1] if n + 1 < len(steps) else None
+            try:
+                v = self._step(step, after, v, find)
+            except RelationError as e:
+                raise RelationError(f"`{show(step)}`: {e}") from None
+        return v
+
+    def _step(
+        self, step: Step | Pattern, after: Step | Pattern | None, v: Value, find: Callable[[str], Value]
+    ) -> Value:
+        if isinstance(step, Pattern):
+            return self._rearranged(step, v)
+        args, named = step.args, dict(step.named)
+        if step.name == "permute":
+            if sorted(args) != list(range(len(v.type.shape))):
+                raise RelationError(f"the dims {args} are no permutation of the {len(v.type.shape)} dims")
+            return self.transpose(v, args)
+        if step.name == "slice":
+            dim, start, stop = self._dim(v, args, 3)
+            if not 0 <= start <= stop <= v.type.shape[dim]:
+                raise RelationError(f"{start}:{stop} is not within dim {dim} of extent {v.type.shape[dim]}")
+            return self.slice(v, dim, start, stop)
+        if step.name == "pad":
+            dim, before, behind = self._dim(v, args, 3)
+            return self._padded(v, dim, before, behind)
+        if step.name == "repeat":
+            dim, times = self._dim(v, args[:2], 2)
+            block = named.get("block", args[2] if len(args) > 2 else 1)
+            return self._repeated(v, dim, times, block)
+        if step.name == "concat":
+            others = [find(str(name)) for name in args[1:]]
+            return self.join([v, *others] if v is not None else others, args[0])
+        if step.name == "shard":
+            return self._sharded(v, args, after)
+        if step.name == "ranks":
+            return v
+        raise RelationError("a partial sum can't be cut out of a whole tensor")
+
+    def _dim(self, v: Value, args: Sequence[Any], count: int) -> tuple[int, ...]:
+        if len(args) != count or not all(isinstance(a, int) for a in args):
+            raise RelationError(f"needs {count} integers")
+        if not 0 <= args[0] < len(v.type.shape):
+            raise RelationError(f"there is no dim {args[0]} in {v.type}")
+        return tuple(args)
+
+    def _padded(self, v: Value, dim: int, before: int, behind: int) -> Value:
+        def block(n: int) -> list[Value]:
+            shape = v.type.shape
+            return [self.zeros(v.type.dtype, (*shape[:dim], n, *shape[dim + 1 :]))] if n else []
+
+        if before < 0 or behind < 0:
+            raise RelationError("padding is not negative")
+        return self.join([*block(before), v, *block(behind)], dim)
+
+    def _repeated(self, v: Value, dim: int, times: int, block: int) -> Value:
+        shape = v.type.shape
+        if times < 1 or block < 1 or shape[dim] % block:
+            raise RelationError(f"blocks of {block} do not fill dim {dim} of extent {shape[dim]}")
+        blocks = shape[dim] // block
+        split = self.reshape(v, (*shape[:dim], blocks, block, *shape[dim + 1 :]))
+        wide = (*shape[:dim], blocks, times, block, *shape[dim + 1 :])
+        dims = tuple(d if d <= dim else d + 1 for d in range(len(split.type.shape)))
+        many = self.op("broadcast_in_dim", (split,), TensorType(v.type.dtype, wide), dims=dims)
+        return self.reshape(many, (*shape[:dim], shape[dim] * times, *shape[dim + 1 :]))
+
+    def _sharded(self, v: Value, args: Sequence[Any], after: Step | Pattern | None) -> Value:
+        dim = self._dim(v, args[:1], 1)[0]
+        axes = [str(a) for a in args[1:]]
+        sizes = dict(self.mesh.axes)
+        if not axes:
+            if len(sizes) > 1:
+                raise RelationError(f"the mesh has several axes ({self.mesh}): name one, as in shard({dim}, axis)")
+            axes = list(sizes)
+        unknown = [a for a in axes if a not in sizes]
+        if unknown:
+            raise RelationError(f"the mesh has no axis `{unknown[0]}` (it has {self.mesh})")
+        count = prod(sizes[a] for a in axes)
+        if v.type.shape[dim] % count:
+            raise RelationError(f"dim {dim} of extent {v.type.shape[dim]} does not divide into {count} parts")
+        number = self.position(axes)
+        if isinstance(after, Step) and after.name == "ranks":
+            if sorted(after.args) != list(range(count)):
+                raise RelationError(f"ranks{after.args} is no permutation of the {count} parts")
+            number = self.lookup(after.args, number)
+        return self.part(v, dim, count, number)
+
+    def _rearranged(self, pattern: Pattern, v: Value) -> Value:
+        sizes = dict(pattern.sizes)
+        if len(pattern.before) != len(v.type.shape):
+            raise RelationError(f"has {len(pattern.before)} dims on the left, the tensor is {v.type}")
+        for group, extent in zip(pattern.before, v.type.shape, strict=True):
+            open_names = [n for n in group if n not in sizes]
+            known = prod(sizes[n] for n in group if n in sizes)
+            if len(open_names) > 1 or extent % known or not open_names and known != extent:
+                raise RelationError(f"({' '.join(group)}) does not fit extent {extent}")
+            if open_names:
+                sizes[open_names[0]] = extent // known
+        flat = [n for g in pattern.before for n in g]
+        target = [n for g in pattern.after for n in g]
+        if sorted(flat) != sorted(target) or len(set(flat)) != len(flat):
+            raise RelationError("the two sides do not name the same axes once each")
+        v = self.reshape(v, tuple(sizes[n] for n in flat))
+        if flat != target:
+            v = self.transpose(v, [flat.index(n) for n in target])
+        return self.reshape(v, tuple(prod(sizes[n] for n in g) for g in pattern.after))
+

@@ -1,0 +1,292 @@
+"""Relations: how the implementation's inputs and outputs are laid out, and the programs that this makes.
+
+A relation is a parametrisation (SOUNDNESS R1): every input of both programs is cut out of free *base*
+tensors by ordinary operators, so proof and replay run on the same three modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardproof.ir.module import Input, Module, Op, Output, Value
+from shardproof.ir.types import Mesh, TensorType
+from shardproof.solver.layout import Cutter
+from shardproof.solver.steps import Layout, RelationError, Step
+
+BASE = "base."
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """A tensor of segments side by side along `dim`: (extent in the source or None, layout) each.
+
+    With extents the source is cut at them in order; without, each layout starts from the whole source.
+    """
+
+    dim: int
+    parts: tuple[tuple[int | None, Layout], ...]
+    source: str | None = None
+
+    def __str__(self) -> str:
+        inner = " | ".join(f"{size} {layout}" if size is not None else str(layout) for size, layout in self.parts)
+        return f"[{inner}] side by side on dim {self.dim}"
+
+
+Spec = Layout | Segments
+REPLICATE = Layout(None, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Layouts of the implementation's inputs and outputs by name.
+
+    `sources` names the reference input (output) that each is made of. `reference` holds the layouts of a
+    distributed reference's own inputs. `ranges` bounds integer inputs of the reference: low, high
+    (exclusive). `inferred` are the inputs that nobody declared, with the evidence.
+    """
+
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    sources: Mapping[str, str]
+    reference: Mapping[str, Spec] = field(default_factory=dict)
+    reference_outputs: Mapping[str, Spec] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    inferred: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Both programs over the base tensors, and what every rank must hold.
+
+    `expected` runs on the implementation's mesh; its inputs are the reference's outputs by name, with
+    a leading dim of reference ranks when there are several, its outputs are named like the
+    implementation's. `ranges` are by base tensor.
+    """
+
+    reference: Module
+    implementation: Module
+    expected: Module
+    ranges: Mapping[str, tuple[int, int]]
+
+
+def compose(reference: Module, implementation: Module, relation: Relation) -> Composed:
+    """The programs that a relation makes of two modules; RelationError when a layout does not fit."""
+    bases, reference_ops = _bases(reference, implementation, relation)
+    cutter = Cutter(implementation.mesh, "layout.")
+    for own in implementation.inputs:
+        spec = relation.inputs[own.name]
+        try:
+            v = _input(cutter, spec, relation.sources.get(own.name), own.name, bases, relation)
+        except RelationError as e:
+            raise RelationError(f"input `{own.name}`: {e}") from None
+        if v.type.shape != own.value.type.shape:
+            raise RelationError(
+                f"input `{own.name}`: the layout `{spec}` makes {v.type}, the program takes {own.value.type}"
+            )
+        if v.type.dtype is not own.value.type.dtype:
+            if v.type.dtype.kind != own.value.type.dtype.kind:
+                raise RelationError(
+                    f"input `{own.name}`: the reference has {v.type}, the program takes {own.value.type}"
+                )
+            v = cutter.op("convert", (v,), own.value.type)
+        cutter.define(own.value, v)
+    base_inputs = tuple(Input(v, n) for n, v in enumerate(bases.values()))
+    expected, summed = _expected(reference, implementation, relation)
+    return Composed(
+        replace(reference, inputs=base_inputs, ops=(*reference_ops, *reference.ops)),
+        replace(
+            implementation,
+            inputs=base_inputs,
+            ops=(*cutter.ops, *implementation.ops, *summed.ops),
+            outputs=summed.outputs,
+        ),
+        expected,
+        {BASE + name: r for name, r in relation.ranges.items()},
+    )
+
+
+def _partial_axes(spec: Spec, mesh: Mesh) -> tuple[str, ...] | None:
+    if isinstance(spec, Layout):
+        for step in spec.steps:
+            if isinstance(step, Step) and step.name == "partial":
+                return tuple(str(a) for a in step.args) or tuple(name for name, _ in mesh.axes)
+    return None
+
+
+def _bases(
+    reference: Module, implementation: Module, relation: Relation
+) -> tuple[dict[str, Value], list[Op]]:
+    """The base tensor of each reference input, and the operators that make the input of it."""
+    cutter = Cutter(reference.mesh, "reference.layout.")
+    partial = {
+        relation.sources.get(name, name): axes
+        for name, spec in relation.inputs.items()
+        if (axes := _partial_axes(spec, implementation.mesh)) is not None
+    }
+    bases: dict[str, Value] = {}
+    for own in reference.inputs:
+        name, type = own.name, own.value.type
+        spec = relation.reference.get(name, REPLICATE)
+        if name in partial:
+            sizes = dict(implementation.mesh.axes)
+            count = 1
+            for axis in partial[name]:
+                count *= sizes[axis]
+            base = Value(BASE + name, TensorType(type.dtype, (count, *type.shape)))
+            zero = cutter.reshape(cutter.zeros(type.dtype, ()), ())
+            cutter.define(own.value, cutter.op("reduce", (base, zero), type, dims=(0,), kind="sum"))
+        else:
+            base = Value(BASE + name, TensorType(type.dtype, _whole_shape(type.shape, spec, reference.mesh)))
+            cutter.define(own.value, _cut(cutter, spec, base, _missing))
+        bases[name] = base
+    return bases, cutter.ops
+
+
+def _missing(name: str) -> Value:
+    raise RelationError(f"the reference has no input `{name}`")
+
+
+def _whole_shape(shape: tuple[int, ...], spec: Spec, mesh: Mesh) -> tuple[int, ...]:
+    """The shape of the whole tensor of which a distributed reference holds `shape` per rank."""
+    sizes = dict(mesh.axes)
+    out = list(shape)
+    layouts = [spec] if isinstance(spec, Layout) else [spec.parts[0][1]]
+    for step in layouts[0].steps:
+        if not isinstance(step, Step) or step.name != "shard":
+            raise RelationError(f"a reference input may only be replicated or sharded, not `{step}`")
+        for axis in step.args[1:] or tuple(sizes):
+            out[step.args[0]] *= sizes[axis]
+    return tuple(out)
+
+
+def _input(
+    cutter: Cutter,
+    spec: Spec,
+    source: str | None,
+    name: str,
+    bases: Mapping[str, Value],
+    relation: Relation,
+) -> Value:
+    if source is None or source not in bases:
+        raise RelationError(f"the reference has no input `{source or name}` (it has {_some(bases)})")
+    base = bases[source]
+    axes = _partial_axes(spec, cutter.mesh)
+    if axes is not None:
+        sizes = dict(cutter.mesh.axes)
+        count = 1
+        for axis in axes:
+            count *= sizes[axis]
+        own = cutter.part(base, 0, count, cutter.position(axes))
+        return cutter.reshape(own, base.type.shape[1:])
+    return _cut(cutter, spec, base, lambda n: bases[n] if n in bases else _missing(n))
+
+
+def _some(bases: Mapping[str, Value]) -> str:
+    names = list(bases)
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+
+def _cut(cutter: Cutter, spec: Spec, v: Value, find: object) -> Value:
+    if isinstance(spec, Layout):
+        return cutter.apply(spec, v, find)  # type: ignore[arg-type]
+    parts, at = [], 0
+    extent = v.type.shape[spec.dim] if spec.dim < len(v.type.shape) else -1
+    for size, layout in spec.parts:
+        piece = v
+        if size is not None:
+            if not 0 <= at + size <= extent:
+                raise RelationError(f"the segments reach beyond dim {spec.dim} of {v.type}")
+            piece = cutter.slice(v, spec.dim, at, at + size)
+            at += size
+        parts.append(cutter.apply(layout, piece, find))  # type: ignore[arg-type]
+    if at and at != extent:
+        raise RelationError(f"the segments hold {at} of the {extent} elements of dim {spec.dim} of {v.type}")
+    return cutter.join(parts, spec.dim)
+
+
+def _expected(
+    reference: Module, implementation: Module, relation: Relation
+) -> tuple[Module, Module]:
+    """The module of expected outputs, and the implementation's outputs with partial sums completed."""
+    cutter = Cutter(implementation.mesh, "expected.")
+    after = Cutter(implementation.mesh, "summed.")
+    ranks = reference.mesh.size
+    inputs: dict[str, Value] = {}
+    for out in reference.outputs:
+        shape = out.value.type.shape
+        whole = (ranks, *shape) if ranks > 1 else shape
+        inputs[out.name] = Value(out.name + "@", TensorType(out.value.type.dtype, whole))
+    wholes: dict[str, Value] = {}
+    wanted: list[Output] = []
+    found: list[Output] = []
+    for own in implementation.outputs:
+        if own.name not in relation.outputs:
+            continue
+        spec = relation.outputs[own.name]
+        source = relation.sources.get("output " + own.name, own.name)
+        if source not in inputs:
+            raise RelationError(f"output `{own.name}`: the reference has no output `{source}`")
+        if source not in wholes:
+            wholes[source] = _whole_output(
+                cutter, inputs[source], relation.reference_outputs.get(source, REPLICATE), reference.mesh, implementation.mesh
+            )
+        value = own.value
+        axes = _partial_axes(spec, implementation.mesh)
+        if axes is not None:
+            value = _summed(after, value, axes)
+            spec = REPLICATE
+        try:
+            v = _cut(cutter, spec, wholes[source], _missing)
+        except RelationError as e:
+            raise RelationError(f"output `{own.name}`: {e}") from None
+        if v.type.shape != own.value.type.shape:
+            raise RelationError(
+                f"output `{own.name}`: the placement `{spec}` makes {v.type}, the program returns {own.value.type}"
+            )
+        wanted.append(Output(own.name, v))
+        found.append(Output(own.name, value))
+    expected = Module(
+        "expected",
+        implementation.mesh,
+        tuple(Input(v, n) for n, v in enumerate(inputs.values())),
+        tuple(cutter.ops),
+        tuple(wanted),
+    )
+    return expected, Module("summed", implementation.mesh, (), tuple(after.ops), tuple(found))
+
+
+def _whole_output(cutter: Cutter, v: Value, spec: Spec, own: Mesh, other: Mesh) -> Value:
+    """The whole output of a distributed reference from its ranks' parts (leading dim)."""
+    if own.size == 1:
+        return v
+    shape = v.type.shape[1:]
+    if spec == PER_RANK:
+        return cutter.reshape(cutter.part(v, 0, own.size, cutter.position([n for n, _ in other.axes])), shape)
+    if isinstance(spec, Segments) or len(spec.steps) > 1:
+        raise RelationError("a distributed reference's output may only be replicated or sharded on one dim")
+    if not spec.steps:
+        return cutter.reshape(cutter.slice(v, 0, 0, 1), shape)
+    (step,) = spec.steps
+    assert isinstance(step, Step)
+    dim = step.args[0]
+    moved = cutter.transpose(v, [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)])
+    return cutter.reshape(moved, (*shape[:dim], shape[dim] * own.size, *shape[dim + 1 :]))
+
+
+PER_RANK = Layout(None, (Step("per_rank"),))
+"""A distributed reference's tensor of which every implementation rank has its own, by rank number."""
+
+
+def _summed(cutter: Cutter, v: Value, axes: Sequence[str]) -> Value:
+    sizes = cutter.mesh.axes
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for r in range(cutter.mesh.size):
+        rest, key = r, []
+        for name, size in reversed(sizes):
+            rest, digit = divmod(rest, size)
+            if name not in axes:
+                key.append(digit)
+        groups.setdefault(tuple(key), []).append(r)
+    lists = tuple(tuple(g) for g in groups.values())
+    return cutter.op("all_reduce", (v,), v.type, kind="sum", groups=lists)

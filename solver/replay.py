@@ -1,0 +1,407 @@
+"""Runs both programs of a check on the same inputs and compares what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from shardproof.ir.interpret import run
+from shardproof.ir.module import Input, Module, Value
+from shardproof.ir.numpy_meaning import InterpretError, element_type
+from shardproof.ir.types import Array
+from shardproof.solver.draws import Box, BoxInputs, Ranges, counter_inputs, whole
+from shardproof.solver.lazy import DEFAULT_BUDGET, Evaluator, Number, TooLarge
+from shardproof.solver.steadiness import can_jump, rounding_decided
+
+TOLERANCE: Final = 1e-6
+"""A difference counts when it is larger than this times the largest magnitude of its output."""
+_STEADY: Final = 0.25
+"""... and when neither wider arithmetic nor a nudge of the inputs changes it by more than this part."""
+_NUDGE: Final = 2.0**-44
+
+Store = Mapping[str, list[Array]]
+"""Name -> one array per rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An element of an implementation output that is not what the reference makes it be."""
+
+    output: str
+    rank: int
+    index: tuple[int, ...]
+    reference: Number
+    implementation: Number
+    seed: int
+    positive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The worst difference of each output that differs; without one, `tested` equal draws of inputs.
+
+    `skipped` counts elements that were not compared because the reference is infinite or NaN there;
+    `unstable` those whose difference may be rounding, overflow or a rounding-dependent branch.
+    """
+
+    differences: tuple[Difference, ...]
+    tested: int
+    skipped: int
+    unstable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """All values of both programs on one draw of inputs, by value name, one array per rank."""
+
+    reference: Store
+    implementation: Store
+    expected: Store
+
+
+def draw(
+    inputs: Sequence[Input], seed: int, ranges: Ranges | None = None, *, positive: bool = False
+) -> dict[str, Array]:
+    """Whole inputs; the same values as `counter_inputs` gives box by box."""
+    values = counter_inputs(inputs, seed, ranges, positive=positive)
+    return {i.name: values(i.name, whole(i.value.type.shape)) for i in inputs}
+
+
+def base_inputs(reference: Module, implementation: Module) -> list[Input]:
+    """The inputs that either program reads, each name once; their order does not depend on the caller."""
+    return list({i.name: i for i in (*implementation.inputs, *reference.inputs)}.values())
+
+
+def compare(
+    reference: Module,
+    implementation: Module,
+    expected: Module,
+    *,
+    seed: int,
+    ranges: Ranges | None = None,
+    trials: int = 1,
+    budget: int = DEFAULT_BUDGET,
+) -> Replay | str:
+    """Draw inputs up to `trials` times (seeds `seed`, `seed + 1`, ...) until an output differs.
+
+    `expected` reads the reference's outputs by name, a trailing `@` aside (stacked in a leading dim
+    when the reference has several ranks), and gives, under the implementation's output names, what
+    each rank must hold.
+    A difference is kept only if it exceeds a tolerance from the output's magnitude and persists in
+    extended precision and under a relative nudge of the inputs near rounding level, and if no branch
+    was decided within rounding. Gives a reason
+    when the programs can't be run, in `budget` bytes or at all.
+    """
+    reason = too_large((reference, implementation, expected), budget)
+    if reason is not None:
+        return reason
+    inputs = base_inputs(reference, implementation)
+    tested = skipped = unstable = 0
+    try:
+        for trial in range(seed, seed + trials):
+            for positive in (False, True):
+                drawn = draw(inputs, trial, ranges, positive=positive)
+                outcome = _Outcome(reference, implementation, expected, drawn)
+                if outcome.compared or positive:
+                    break
+            skipped += outcome.skipped
+            if outcome.candidates:
+                found, lost = outcome.confirmed(trial, positive, budget)
+                unstable += lost
+                if found:
+                    return Replay(tuple(found), tested, skipped, unstable)
+                tested += not lost
+            else:
+                tested += outcome.compared > 0
+    except InterpretError as error:
+        return str(error)
+    return Replay((), tested, skipped, unstable)
+
+
+def values(
+    reference: Module,
+    implementation: Module,
+    expected: Module,
+    *,
+    seed: int,
+    ranges: Ranges | None = None,
+    positive: bool = False,
+    budget: int = DEFAULT_BUDGET,
+) -> Values | str:
+    """Every value of the programs on the inputs that `compare` draws for this seed, or why not."""
+    modules = (reference, implementation, expected)
+    size = _total_bytes(modules)
+    if size > budget:
+        return f"all values take {size >> 20} MiB, the budget is {budget >> 20} MiB"
+    drawn = draw(base_inputs(reference, implementation), seed, ranges, positive=positive)
+    try:
+        first = run(reference, _read_by(reference, drawn), values=True)
+        outputs = {o.name: first[o.value.name] for o in reference.outputs}
+        third = run(expected, _fed(reference, expected, outputs), values=True)
+        return Values(first, run(implementation, _read_by(implementation, drawn), values=True), third)
+    except InterpretError as error:
+        return str(error)
+
+
+def confirm(
+    reference: Module,
+    implementation: Module,
+    expected: Module,
+    *,
+    output: str,
+    rank: int,
+    index: Sequence[int],
+    seed: int,
+    ranges: Ranges | None = None,
+    positive: bool = False,
+    budget: int = DEFAULT_BUDGET,
+) -> Difference | str | None:
+    """Evaluate one element of both programs at their own shapes, on the inputs of this seed.
+
+    Gives the difference if there is one by the criteria of `compare` (the magnitude being that of
+    the element itself), None if the two agree or can't be told apart, or why it can't be evaluated.
+    """
+    drawn = counter_inputs(base_inputs(reference, implementation), seed, ranges, positive=positive)
+    box = tuple((i, i + 1) for i in index)
+    pairs: list[tuple[Any, Any]] = []
+    try:
+        for inputs, share in ((drawn, budget), (_wide(drawn), budget // 2), (_nudged(drawn), budget)):
+            first = Evaluator(reference, inputs, budget=share)
+            goal = Evaluator(expected, _from_outputs(first, reference), budget=share)
+            second = Evaluator(implementation, inputs, budget=share)
+            pair = goal.output(output, rank, box).reshape(()), second.output(output, rank, box).reshape(())
+            pairs.append(pair)
+            if any(e.rounding_decided for e in (first, goal, second)):
+                return None
+            if not _differs(*pair, max(abs(_number(pair[0])), abs(_number(pair[1])))):
+                return None
+    except (InterpretError, TooLarge) as error:
+        return str(error)
+    if not all(_agree(pairs[0], other) for other in pairs[1:]):
+        return None
+    (a, b), *_ = pairs
+    return Difference(output, rank, tuple(index), a.item(), b.item(), seed, positive)
+
+
+def too_large(modules: Sequence[Module], budget: int) -> str | None:
+    """Why running whole modules would take more than `budget` bytes, or None."""
+    for module in modules:
+        size = peak_bytes(module)
+        if size > budget:
+            return (
+                f"replaying {module.name or 'a module'} at its own shapes takes {size >> 20} MiB, "
+                f"the budget is {budget >> 20} MiB"
+            )
+    return None
+
+
+def peak_bytes(module: Module) -> int:
+    """Upper estimate of the memory that running a module takes, all inputs drawn whole."""
+    ranks = module.mesh.size
+    dependent: set[Value] = set()
+    last: dict[Value, int] = {o.value: len(module.ops) for o in module.outputs}
+    for at, op in reversed(list(enumerate(module.ops))):
+        for v in op.operands:
+            last.setdefault(v, at)
+    now = sum(_bytes(i.value) for i in module.inputs)
+    peak = now
+    inputs = {i.value for i in module.inputs}
+    for at, op in enumerate(module.ops):
+        shared = op.opcode in ("all_reduce", "all_gather") and len(op.attrs["groups"]) == 1
+        if not shared and (op.opcode == "rank_id" or any(v in dependent for v in op.operands)):
+            dependent.update(op.results)
+        sizes = {v: _bytes(v) * (ranks if v in dependent else 1) for v in (*op.operands, *op.results)}
+        now += sum(sizes[r] for r in op.results)
+        copies = sum(sizes[v] // (ranks if v in dependent else 1) for v in op.operands)
+        peak = max(peak, now + copies)
+        now -= sum(sizes[v] for v in {*op.operands, *op.results} - inputs if last.get(v, at) <= at)
+    return peak
+
+
+def _values(module: Module) -> list[Value]:
+    return [i.value for i in module.inputs] + [r for op in module.ops for r in op.results]
+
+
+def _total_bytes(modules: Sequence[Module]) -> int:
+    return sum(_bytes(v) * m.mesh.size for m in modules for v in _values(m))
+
+
+def _bytes(value: Value) -> int:
+    return value.type.size * element_type(value.type.dtype).itemsize
+
+
+def _read_by(module: Module, drawn: Mapping[str, Array]) -> dict[str, Array]:
+    return {i.name: drawn[i.name] for i in module.inputs}
+
+
+def output_read(name: str) -> str:
+    """The reference output that an input of an expected-outputs module stands for (`y` or `y@`)."""
+    return name.removesuffix("@")
+
+
+def _fed(reference: Module, expected: Module, outputs: Store) -> dict[str, Array]:
+    """The inputs of `expected` from the reference's outputs, those of several ranks stacked."""
+    read = [i.name for i in expected.inputs if output_read(i.name) in outputs]
+    if reference.mesh.size == 1:
+        return {name: outputs[output_read(name)][0] for name in read}
+    return {name: np.stack(outputs[output_read(name)]) for name in read}
+
+
+def _from_outputs(evaluator: Evaluator, reference: Module) -> BoxInputs:
+    names = {o.name for o in reference.outputs}
+
+    def inputs(name: str, box: Box) -> Array:
+        output = output_read(name)
+        if output not in names:
+            raise InterpretError(f"the reference has no output {output}")
+        if reference.mesh.size == 1:
+            return evaluator.output(output, 0, box)
+        (first, last), inner = box[0], box[1:]
+        return np.stack([evaluator.output(output, rank, inner) for rank in range(first, last)])
+
+    return inputs
+
+
+def _widen(array: Array) -> Array:
+    return array.astype(np.longdouble) if array.dtype.kind == "f" else array
+
+
+def _wide(inputs: BoxInputs) -> BoxInputs:
+    return lambda name, box: _widen(inputs(name, box))
+
+
+def _nudge(array: Any) -> Array:
+    if array.dtype.kind != "f":
+        return np.asarray(array)
+    mantissa = np.frexp(array)[0]
+    return np.asarray(array * (1 + _NUDGE * np.sin(1e4 * mantissa)))
+
+
+def _nudged(inputs: BoxInputs) -> BoxInputs:
+    return lambda name, box: _nudge(inputs(name, box))
+
+
+def _number(x: Any) -> Any:
+    """A number that can be subtracted and compared without wrapping."""
+    return x.astype(np.float64) if x.dtype.kind in "biu" else x
+
+
+def _finite(x: Any) -> Any:
+    return np.isfinite(x) if x.dtype.kind in "fc" else np.ones(x.shape, np.bool_)
+
+
+def _differs(a: Any, b: Any, scale: Any) -> Any:
+    """Where `b` is not `a`: exactly for integers, beyond the tolerance (or not finite) for reals."""
+    if a.dtype.kind in "biu" and b.dtype.kind in "biu":
+        return np.not_equal(a, b)
+    gap = np.abs(_number(b) - _number(a))
+    return _finite(a) & ~(gap <= TOLERANCE * scale)
+
+
+def _agree(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether the difference seen in one evaluation is the one seen in another."""
+    (a, b), (c, d) = pair, other
+    if not np.isfinite(_number(c)):
+        return False
+    if not np.isfinite(_number(b)):
+        return not np.isfinite(_number(d))
+    slack = _STEADY * abs(_number(b) - _number(a))
+    return bool(abs(_number(c) - _number(a)) <= slack and abs(_number(d) - _number(b)) <= slack)
+
+
+class _Outcome:
+    """Both programs' outputs on one draw, and the elements where they seem to differ."""
+
+    def __init__(
+        self, reference: Module, implementation: Module, expected: Module, drawn: Mapping[str, Array]
+    ) -> None:
+        self._modules = (reference, implementation, expected)
+        self._drawn = drawn
+        self.compared = self.skipped = 0
+        self.candidates: dict[str, list[tuple[Any, int, tuple[int, ...]]]] = {}
+        self._goal, self._got = self._outputs(drawn)
+        with np.errstate(all="ignore"):
+            for name, goals in self._goal.items():
+                self._judge(name, goals, self._got[name])
+
+    def _outputs(self, drawn: Mapping[str, Array]) -> tuple[Store, Store]:
+        reference, implementation, expected = self._modules
+        goal = run(expected, _fed(reference, expected, run(reference, _read_by(reference, drawn))))
+        got = run(implementation, _read_by(implementation, drawn))
+        missing = sorted(goal.keys() - got.keys())
+        if missing:
+            raise InterpretError(f"the implementation has no output {missing[0]}")
+        return goal, got
+
+    def _rounding_decided(self, budget: int) -> bool:
+        reference, implementation, expected = self._modules
+        if not any(map(can_jump, self._modules)):
+            return False
+        if _total_bytes(self._modules) > budget:
+            return True
+        first = run(reference, _read_by(reference, self._drawn), values=True)
+        outputs = {o.name: first[o.value.name] for o in reference.outputs}
+        stores = (
+            first,
+            run(implementation, _read_by(implementation, self._drawn), values=True),
+            run(expected, _fed(reference, expected, outputs), values=True),
+        )
+        return any(rounding_decided(m, store) for m, store in zip(self._modules, stores, strict=True))
+
+    def _judge(self, name: str, goals: Sequence[Array], gots: Sequence[Array]) -> None:
+        scale = max((_magnitude(x) for x in (*goals, *gots)), default=0.0)
+        found = []
+        seen: set[tuple[int, int]] = set()
+        for rank, (a, b) in enumerate(zip(goals, gots, strict=True)):
+            if a.shape != b.shape:
+                raise InterpretError(f"output {name} has shape {b.shape} on rank {rank}, expected {a.shape}")
+            finite = _finite(a)
+            self.compared += int(np.count_nonzero(finite))
+            self.skipped += int(a.size - np.count_nonzero(finite))
+            if (id(a), id(b)) in seen:
+                continue
+            seen.add((id(a), id(b)))
+            differs = _differs(a, b, scale)
+            if np.any(differs):
+                gap = np.abs(np.asarray(_number(b) - _number(a), np.complex128))
+                gap = np.where(differs, np.nan_to_num(gap, nan=np.finfo(np.float64).max), -1.0)
+                worst = np.argsort(gap, axis=None)[::-1][:_TRIED]
+                for flat in worst:
+                    at = tuple(int(i) for i in np.unravel_index(int(flat), gap.shape))
+                    if differs[at]:
+                        found.append((float(gap[at]), rank, at))
+        if found:
+            self.candidates[name] = sorted(found, key=lambda f: -f[0])[:_TRIED]
+
+    def confirmed(self, seed: int, positive: bool, budget: int) -> tuple[list[Difference], int]:
+        """The worst steady difference of each output, and how many outputs had only unsteady ones."""
+        if self._rounding_decided(budget):
+            return [], len(self.candidates)
+        wide = self._outputs({n: _widen(a) for n, a in self._drawn.items()})
+        nudged = self._outputs({n: _nudge(a) for n, a in self._drawn.items()})
+        kept, lost = [], 0
+        with np.errstate(all="ignore"):
+            for name, places in self.candidates.items():
+                for _, rank, at in places:
+                    pair = self._goal[name][rank][at], self._got[name][rank][at]
+                    others = [(goal[name][rank][at], got[name][rank][at]) for goal, got in (wide, nudged)]
+                    if all(_agree(pair, other) for other in others):
+                        a, b = (np.asarray(x).item() for x in pair)
+                        kept.append(Difference(name, rank, at, a, b, seed, positive))
+                        break
+                else:
+                    lost += 1
+        return kept, lost
+
+
+_TRIED: Final = 16
+
+
+def _magnitude(x: Any) -> float:
+    if x.size == 0 or x.dtype.kind in "biu":
+        return 0.0
+    sizes = np.abs(x[np.isfinite(x)])
+    return float(sizes.max()) if sizes.size else 0.0

@@ -1,0 +1,161 @@
+"""Layout steps: the small language of relation files, parsed into dataclasses.
+
+A layout is `source | step | step ...`; without a source the reference input of the same name or number
+is meant. See docs/relations.md for the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from lark import Lark, Transformer, UnexpectedInput
+from lark.exceptions import VisitError
+
+from shardproof.ir.module import ModuleError
+
+
+class RelationError(ModuleError):
+    """A relation file, or a layout in it, can't be used; the message is one line."""
+
+    code = "E02"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: `permute`, `slice`, `pad`, `repeat`, `shard`, `partial`, ... with its arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    named: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """An einops pattern: groups of axis names before and after `->`, and the given sizes."""
+
+    before: tuple[tuple[str, ...], ...]
+    after: tuple[tuple[str, ...], ...]
+    sizes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Steps applied to a source: a reference tensor's name, or None for the one of the same name."""
+
+    source: str | None
+    steps: tuple[Step | Pattern, ...]
+
+    def __str__(self) -> str:
+        return " | ".join([*([self.source] if self.source else []), *map(show, self.steps)]) or "replicate"
+
+
+KNOWN: Final = frozenset(
+    {"permute", "concat", "slice", "pad", "repeat", "shard", "replicate", "partial", "ranks"}
+)
+SPELLINGS: Final = {"Shard": "shard", "Replicate": "replicate", "Partial": "partial"}
+
+
+def show(step: Step | Pattern) -> str:
+    """A step as relation files write it."""
+    if isinstance(step, Pattern):
+        sides = [" ".join(g[0] if len(g) == 1 else f"({' '.join(g)})" for g in side) for side in (step.before, step.after)]
+        return " -> ".join(sides) + "".join(f", {k}={v}" for k, v in step.sizes)
+    args = [str(a) for a in step.args] + [f"{k}={v}" for k, v in step.named]
+    return f"{step.name}({', '.join(args)})" if args else step.name
+
+
+class _Build(Transformer[Any, Any]):
+    """Parse trees to steps."""
+
+    def number(self, c: list[Any]) -> int:
+        return int(c[0])
+
+    def nothing(self, c: list[Any]) -> None:
+        return None
+
+    def string(self, c: list[Any]) -> str:
+        return str(c[0])[1:-1]
+
+    def several(self, c: list[Any]) -> tuple[Any, ...]:
+        return tuple(x for x in c if x is not None)
+
+    def word(self, c: list[Any]) -> str:
+        return str(c[0])
+
+    def arg(self, c: list[Any]) -> tuple[str | None, Any]:
+        return (str(c[0]) if c[0] is not None else None, c[1])
+
+    def stage(self, c: list[Any]) -> Step:
+        name, args = c[0], [a for a in c[1:] if a is not None]
+        return Step(
+            SPELLINGS.get(name, name),
+            tuple(v for k, v in args if k is None),
+            tuple((k, v) for k, v in args if k is not None),
+        )
+
+    def name(self, c: list[Any]) -> tuple[str, ...]:
+        return (str(c[0]),)
+
+    def one(self, c: list[Any]) -> tuple[str, ...]:
+        return ()
+
+    def group(self, c: list[Any]) -> tuple[str, ...]:
+        return tuple(n for item in c for n in item)
+
+    def side(self, c: list[Any]) -> tuple[tuple[str, ...], ...]:
+        return tuple(c)
+
+    def pattern(self, c: list[Any]) -> Pattern:
+        sizes = tuple((str(c[k]), int(c[k + 1])) for k in range(2, len(c), 2))
+        return Pattern(c[0], c[1], sizes)
+
+
+@cache
+def _parser() -> Lark:
+    grammar = Path(__file__).with_name("steps.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="earley", start=["stage", "pattern"], maybe_placeholders=True)
+
+
+def parse(text: str) -> Layout:
+    """The layout that `text` spells; RelationError says where it can't be read."""
+    source: str | None = None
+    steps: list[Step | Pattern] = []
+    for n, part in enumerate(_stages(text)):
+        try:
+            stage = _Build().transform(_parser().parse(part, start="pattern" if "->" in part else "stage"))
+        except (UnexpectedInput, VisitError) as e:
+            column = getattr(e, "column", None)
+            where = f" at column {column}" if isinstance(column, int) and column > 0 else ""
+            raise RelationError(f"layout `{text}`: `{part.strip()}` can't be read{where}") from None
+        if isinstance(stage, Step) and stage.name not in KNOWN and stage.name != "P":
+            if n or stage.args or stage.named:
+                names = ", ".join(sorted(KNOWN))
+                raise RelationError(f"layout `{text}`: there is no step `{stage.name}`; the steps are {names}")
+            source = stage.name
+            continue
+        steps += _spelled_out(stage, text)
+    return Layout(source, tuple(s for s in steps if s != Step("replicate")))
+
+
+def _stages(text: str) -> list[str]:
+    parts = text.split("|")
+    if any(not p.strip() for p in parts):
+        raise RelationError(f"layout `{text}`: an empty step")
+    return parts
+
+
+def _spelled_out(stage: Step | Pattern, text: str) -> list[Step | Pattern]:
+    """JAX's `P(None, "tp")` as shard steps."""
+    if isinstance(stage, Pattern) or stage.name != "P":
+        return [stage]
+    steps: list[Step | Pattern] = []
+    for dim, axes in enumerate(stage.args):
+        if axes is None:
+            continue
+        steps.append(Step("shard", (dim, *(axes if isinstance(axes, tuple) else (axes,)))))
+    if stage.named:
+        raise RelationError(f"layout `{text}`: `P` takes no named argument")
+    return steps

@@ -1,0 +1,62 @@
+"""Proves that a distributed deep-learning program computes the same as its reference.
+
+    import shardproof
+
+    result = shardproof.verify("tp1.pb", "tp8.pb")
+    if result.verdict is shardproof.Verdict.VERIFIED: ...
+
+Importing this package loads nothing else; `verify` loads what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from shardproof.ir.module import Module
+    from shardproof.solver.verdict import Result as Result
+    from shardproof.solver.verdict import Verdict as Verdict
+
+    Program = str | Path | Module
+
+__all__ = ["Result", "Verdict", "__version__", "verify"]
+__version__ = "0.1.0"
+
+
+def verify(
+    reference: Program,
+    implementation: Program | Sequence[Program],
+    *,
+    relation: str | Path | None = None,
+    mesh: str | Mapping[str, int] | None = None,
+    outputs: Literal["natural", "any"] = "natural",
+    timeout: float | None = None,
+) -> Result:
+    """Prove or refute that `implementation` computes the same outputs as `reference`.
+
+    Programs are paths (HLO protos, HLO text, `.spf`) or modules; a sequence holds the programs of ranks
+    0, 1, ... of one run. `relation` is the path of a relation file; without one the layout of the inputs
+    is inferred, and the result says so. `mesh` names the axes, as "dp=2,tp=4" or a mapping. `outputs`
+    is the placement an output without declaration must have: "natural" (equal on every rank, or
+    contiguous shards in rank order) or "any". `timeout` is in seconds; reaching it gives `unknown`.
+
+    Raises `shardproof.ir.module.ModuleError` (a ValueError) when a program or relation is not valid.
+    """
+    from shardproof.solver.verify import verify as run
+
+    return run(reference, implementation, relation=relation, mesh=mesh, outputs=outputs, timeout=timeout)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Result", "Verdict"):
+        from shardproof.solver import verdict
+
+        return getattr(verdict, name)
+    raise AttributeError(f"module 'shardproof' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
