@@ -43,7 +43,7 @@ def load(
         raise ModuleError(f"{name}: holds a number out of range: {' '.join(str(error).split())}") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         found = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ModuleError(f"{name}: is malformed in a way that has no message of its own ({found})") from error
+        raise ModuleError(f"{name}: is malformed in a way without its own message ({found})") from error
 
 
 def _contents(path: Path) -> bytes:
@@ -100,10 +100,14 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
             from shardproof.frontends.hlo.read_text import read_text
 
             return lower(read_text(text, Locator(wrapper_files)), ranks)
+        if start.startswith(("module @", "module attributes", "module {")):
+            raise ModuleError("is MLIR text, which is not read: dump HLO instead")
         if start.startswith("module"):
             from shardproof.ir.text import parse
 
             return _with_ranks(parse(text, source=name), ranks)
+        if start.startswith(("#loc", "builtin.module")):
+            raise ModuleError("is MLIR text, which is not read: dump HLO instead")
         raise ModuleError(f"is text that starts with {start[:40]!r}, {_KINDS} is needed")
     from shardproof.frontends.hlo.lower import lower
     from shardproof.frontends.hlo.read_proto import parse as parse_proto

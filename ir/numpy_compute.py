@@ -62,7 +62,7 @@ def convolution(op: Op, arrays: Arrays) -> tuple[Array, ...]:
 def _correlate(x: Any, kernel: Any, strides: Sequence[int], space: Sequence[int]) -> Any:
     """(batch, feature, *space) with (output, feature, *kernel) -> (batch, output, *space)."""
     rank = len(strides)
-    if 0 in space or 0 in kernel.shape:
+    if 0 in space or 0 in kernel.shape or 0 in x.shape:
         return np.zeros((x.shape[0], kernel.shape[0], *space), dtype=x.dtype)
     windows = _windows(x, (1, 1, *kernel.shape[2:]), (1, 1, *strides), (1,) * x.ndim)
     body = [1, *range(4 + rank, 4 + 2 * rank)]

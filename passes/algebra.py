@@ -15,6 +15,7 @@ from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE_INFINITY, Stor
 from shardproof.passes.collectives import Ranks
 from shardproof.passes.literals import literal, scalar
 from shardproof.passes.logic import clamp, conjunction, modular, step
+from shardproof.passes.pieces import read
 from shardproof.passes.reduction import reduce
 from shardproof.passes.scattering import scatter
 from shardproof.passes.views import Unsupported, View, align, fresh, place, rename
@@ -183,7 +184,7 @@ class Views:
         e = self.store.add(scale(self.store.flatten(outer), stride), scale(self.store.flatten(inner), dilation))
         by: dict[int, Expr] = {}
         views.split_into(self.store, x.dims[dim], e, by)
-        term = views.read(self.store, self.store.substitute_term(x.term, by))
+        term = read(self.store, self.store.substitute_term(x.term, by))
         dims = (*x.dims[:dim], outer, *x.dims[dim + 1 :], inner)
         shape = (*x.shape[:dim], extent, *x.shape[dim + 1 :], size)
         return View(term, dims, shape, x.dtype)
@@ -248,7 +249,7 @@ class Views:
             offset = store.add(e, scale(at[d], -1))
             if m < x.shape[d]:
                 inside += [step(store, offset), step(store, shift(scale(offset, -1), m - 1))]
-            local.append(views.limited(store, offset, m) if m < x.shape[d] else e)
+            local.append(clamp(store, offset, 0, m - 1) if m < x.shape[d] else e)
         value = place(store, rename(store, update), local)
         term = select(store, conjunction(store, inside), value, x.term)
         return View(term, x.dims, x.shape, x.dtype)
@@ -280,7 +281,7 @@ class Views:
             if vector < len(starts.shape):
                 by: dict[int, Expr] = {}
                 views.split_into(store, starts.dims[vector], constant(n), by)
-                component = views.read(store, store.substitute_term(component, by))
+                component = read(store, store.substitute_term(component, by))
             e = clamp(store, store.expression(component), 0, x.shape[d] - sizes[d])
             at[d] = store.add(at[d], e)
         for d, b in zip(attrs["operand_batching_dims"], attrs["start_indices_batching_dims"], strict=True):
@@ -339,7 +340,8 @@ class Views:
     # collectives
 
     def all_reduce(self, x: View, kind: str, groups: Groups) -> View:
-        by, members = self.ranks.members(groups)
+        unordered = tuple(sorted(tuple(sorted(g)) for g in groups))
+        by, members = self.ranks.members(unordered)
         term = self.store.substitute_term(x.term, by)
         return View(self._reduced(View(term, (), (), x.dtype), kind, set(members)), x.dims, x.shape, x.dtype)
 
@@ -370,7 +372,7 @@ class Views:
         shape, dims = list(x.shape), list(x.dims)
         shape[split], dims[split] = m, digits
         shape[join], dims[join] = shape[join] * size, (*members, *dims[join])
-        term = views.read(self.store, self.store.substitute_term(x.term, by))
+        term = read(self.store, self.store.substitute_term(x.term, by))
         return View(term, tuple(dims), tuple(shape), x.dtype)
 
     def permute(self, x: View, pairs: Sequence[tuple[int, int]]) -> View:

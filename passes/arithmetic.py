@@ -165,7 +165,7 @@ def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[
 def _may_join(store: Store, base: Term, exponents: Sequence[Fraction], whole: bool) -> bool:
     if store.special(base):
         return False
-    if store.sign(base) == POSITIVE or whole and store.nonzero(base):
+    if store.sign(base) == POSITIVE or (whole and store.nonzero(base)):
         return True
     if store.lenient and whole:
         store.assume("nonzero_divisor", f"a divisor that is cancelled is never 0 ({describe(store, base)})")

@@ -325,6 +325,8 @@ class Application:
                         for i in self._inside(t):
                             if i not in by and i not in outs:
                                 number(i)
+        for i in sorted(self.bound.difference(bound), key=lambda i: sizes[i]):
+            number(i)
         for i in self.out:
             by[i] = index(store.place("free", len(free), sizes[i]))
             free.append(i)
@@ -378,6 +380,15 @@ class Application:
         tied = [permutations(r) if len(set(r)) > 1 else [tuple(r)] for r in runs]
         for choice in islice(product(*tied), ORDER_LIMIT):
             yield [t for run in choice for t in run]
+
+    def variants(self, operands: Sequence[Term]) -> Iterator[list[Term]]:
+        """The operands, and those with accesses permuted by a symmetry of their class (N7)."""
+        classes = self.store.classes
+        choices = [
+            [t, *(Term(t.coef, t.cls, tuple([t.access[p] for p in q])) for q in sorted(classes[t.cls].symmetries))]
+            for t in operands
+        ]
+        return map(list, islice(product(*choices), ORDER_LIMIT))
 
     def _signature(self, t: Term, colours: dict[int, Any]) -> tuple[Any, ...]:
         slots = []
@@ -445,7 +456,10 @@ def node(
     work.factor()
     best = None
     ties: list[list[int]] = []
-    for order in work.orders(work.operands) if commutative else (work.operands,):
+    orders = work.orders(work.operands) if commutative else iter([work.operands])
+    if any(store.classes[t.cls].symmetries for t in work.operands):
+        orders = (variant for order in orders for variant in work.variants(order))
+    for order in orders:
         key, lead, free, inner = work.numbered(order, scaled)
         if best is None:
             best = (key, lead, free, inner)

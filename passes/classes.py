@@ -76,6 +76,7 @@ class Store(Accesses):
         self.lenient = lenient
         self.classes: list[Class] = []
         self.assumptions: dict[tuple[str, str], Any] = {}
+        self.wishes: dict[str, tuple[int, int]] = {}
         self._keys: dict[tuple[Any, ...], int] = {}
         self._places: dict[tuple[str, int, int], int] = {}
         self.builders: dict[str, Callable[..., Term]] = {}
@@ -97,14 +98,25 @@ class Store(Accesses):
         """Record an assumption; every verdict from this store lists it."""
         self.assumptions.setdefault((kind, text), value)
 
+    def wish(self, e: Expr, low: int, high: int) -> None:
+        """Note that `low <= e <= high` would help, where `e` reads an integer input."""
+        if len(e[1]) != 1 or e[1][0][0] > 0 or e[1][0][1] != 1:
+            return
+        atom = self.atom(e[1][0][0])
+        if isinstance(atom, Element) and self.classes[atom.cls].op == "input":
+            name = str(self.classes[atom.cls].attrs[0])
+            before = self.wishes.get(name, (low - e[0], high - e[0] + 1))
+            self.wishes[name] = (max(before[0], low - e[0]), min(before[1], high - e[0] + 1))
+
     # interning
 
     def intern(self, key: tuple[Any, ...], make: Callable[[], Class]) -> int:
-        """The class of `key`, made if it is new."""
+        """The class of `key`, made if it is new; making it may intern other classes."""
         found = self._keys.get(key)
         if found is None:
+            made = make()
             found = self._keys[key] = len(self.classes)
-            self.classes.append(make())
+            self.classes.append(made)
         return found
 
     def leaf(

@@ -150,6 +150,7 @@ def _integer(
         value = logic.wrapped(store, logic.times(store, *e), dtype)
     elif opcode == "divide":
         value = logic.quotient(store, *e)
+        value = logic.modular(store, value, dtype) if dtype.kind == "uint" else value
     elif opcode == "remainder":
         value = logic.remainder(store, *e)
     elif opcode == "maximum":
@@ -194,6 +195,8 @@ def convert(store: Store, t: Term, source: DType, dtype: DType) -> Term:
     if a == "real" and b == "bool":
         return _compare_reals(store, {"direction": "NE"}, [t, store.real(0)])
     if a == "real" and b in ("int", "uint") and t.cls == store.ONE and Fraction(t.coef).denominator == 1:
-        return store.integer(logic.modular(store, constant(int(t.coef)), dtype))
+        low = -(1 << dtype.bits - 1) if b == "int" else 0
+        if low <= t.coef < low + (1 << dtype.bits):
+            return _int(store, int(t.coef))
     return _plain(store, "convert", [t], source, dtype, {})
 

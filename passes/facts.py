@@ -84,7 +84,7 @@ def _special(store: Store, c: Class) -> int:
     if c.op in BOUNDED:
         return flags & NOT_A_NUMBER
     if c.op in ("add", "sum"):
-        return flags | (NOT_A_NUMBER if flags & BOTH == BOTH or c.op == "sum" and flags & BOTH else 0)
+        return flags | (NOT_A_NUMBER if flags & BOTH == BOTH or (c.op == "sum" and flags & BOTH) else 0)
     if c.op in ("maximum", "minimum"):
         return _extremum_special(store, c, flags)
     if c.op in KEEPING:

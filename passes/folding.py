@@ -62,7 +62,8 @@ def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
 
 def affine(table: Any, at: list[Expr]) -> Expr | None:
     """The affine expression over `at` that gives the integer table, if there is one."""
-    ints = table.astype(object) if table.dtype == np.uint64 else table.astype(np.int64)
+    large = table.dtype.itemsize == 8 and (int(table.max()) >= 1 << 31 or int(table.min()) < -(1 << 31))
+    ints = table.astype(object if large else np.int64)
     origin = int(ints[(0,) * ints.ndim])
     predicted = np.full(ints.shape, origin, dtype=ints.dtype)
     e: Expr = (origin, ())
@@ -72,7 +73,7 @@ def affine(table: Any, at: list[Expr]) -> Expr | None:
         slope = int(ints[tuple(unit)]) - origin
         shape = [1] * ints.ndim
         shape[d] = ints.shape[d]
-        predicted = predicted + slope * np.arange(ints.shape[d], dtype=np.int64).reshape(shape)
+        predicted = predicted + slope * np.arange(ints.shape[d]).astype(ints.dtype).reshape(shape)
         part = scale(x, slope)
         e = (e[0] + part[0], tuple(sorted([*e[1], *part[1]])))
     return e if bool((predicted == ints).all()) else None
@@ -104,5 +105,7 @@ def _read(store: Store, cls: int, access: tuple[Expr, ...], grid: Grid) -> Any:
     if any(a is None for a in at):
         return None
     shape, dtype, data = c.attrs
+    if any(np.min(a) < 0 or np.max(a) >= n for a, n in zip(at, shape, strict=True)):
+        return None
     table = np.frombuffer(data, dtype).reshape(shape)
     return table[tuple(np.broadcast_arrays(*at))]

@@ -12,7 +12,7 @@ from functools import reduce as fold
 from math import gcd
 
 from shardproof.ir.types import DType
-from shardproof.passes.access import Element, Expr, constant, scale, shift
+from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.arithmetic import pointwise
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import Store, Term
@@ -87,7 +87,7 @@ def step(store: Store, e: Expr) -> Term:
 def match(store: Store, e: Expr) -> Term:
     """`e == 0`."""
     low, high = store.range(e)
-    if low is not None and low > 0 or high is not None and high < 0:
+    if (low is not None and low > 0) or (high is not None and high < 0):
         return store.truth(False)
     if not e[1]:
         return store.truth(e[0] == 0)
@@ -178,21 +178,8 @@ def _extremum(store: Store, op: str, terms: list[Term]) -> Term:
 
 def clamp(store: Store, e: Expr, low: int, high: int) -> Expr:
     """`e` limited to `low..high`."""
-    name = _input_name(store, e)
-    if store.lenient and name is not None and not store.within(e, low, high + 1):
-        store.assume("index_range", f"positions read from {name} are within {low}..{high}", None)
-        return e
+    store.wish(e, low, high)
     return smallest(store, largest(store, e, constant(low)), constant(high))
-
-
-def _input_name(store: Store, e: Expr) -> str | None:
-    """The input that `e` is an element of; of an expression of one nothing may be assumed for every rank."""
-    if e[0] or len(e[1]) != 1 or e[1][0][0] > 0 or e[1][0][1] != 1:
-        return None
-    atom = store.atom(e[1][0][0])
-    if isinstance(atom, Element) and store.classes[atom.cls].op == "input":
-        return str(store.classes[atom.cls].attrs[0])
-    return None
 
 
 def times(store: Store, a: Expr, b: Expr) -> Expr:

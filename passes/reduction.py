@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 
-from shardproof.passes.access import Expr, constant, scale, shift
+from shardproof.passes.access import Element, Expr, constant, scale, shift
 from shardproof.passes.arithmetic import add, maximum, multiply, power, scaled, select
-from shardproof.passes.canonical import node
-from shardproof.passes.access import Element
+from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
-from shardproof.passes.logic import conjunction, largest, negate, real_of, smallest, step
+from shardproof.passes.logic import clamp, conjunction, largest, negate, real_of, smallest, step
 from shardproof.passes.pieces import Rebuild, read
 
 
@@ -33,15 +32,22 @@ def reduce(store: Store, op: str, bound: set[int], t: Term) -> Term:
     return _product(store, bound, t)
 
 
-def _split(store: Store, bound: set[int], t: Term) -> tuple[set[int], int]:
-    """The bound indices that the term reads, and how often each value is repeated by the others."""
+def _split(store: Store, bound: set[int], t: Term) -> tuple[set[int], int, Term]:
+    """The bound indices that the term reads, how often the others repeat each value, and the term.
+
+    A bound index of which only digits are read is replaced by its digits first.
+    """
+    if any(u < 0 for e in t.access for u, _ in e[1]):
+        work = Application(store, [t], bound, (), ())
+        work.split()
+        bound, t = work.bound, store.substitute_term(work.operands[0], work.outer)
     read_ones = bound & store.term_indices(t)
-    return read_ones, prod(store.sizes[i] for i in bound - read_ones)
+    return read_ones, prod(store.sizes[i] for i in bound - read_ones), t
 
 
 def total(store: Store, bound: set[int], t: Term) -> Term:
     """The sum of a real term over `bound`."""
-    bound, count = _split(store, bound, t)
+    bound, count, t = _split(store, bound, t)
     coef = t.coef * count
     t = Term(1, t.cls, t.access)
     if not bound:
@@ -112,7 +118,7 @@ def _components(
 
 def _extremum(store: Store, bound: set[int], t: Term) -> Term:
     """The largest value of a real term over `bound`; the smallest is the largest of the negated."""
-    bound, _ = _split(store, bound, t)
+    bound, _, t = _split(store, bound, t)
     if not bound or t.coef == 0:
         return t
     size = abs(t.coef)
@@ -133,7 +139,7 @@ def _extremum(store: Store, bound: set[int], t: Term) -> Term:
 
 
 def _product(store: Store, bound: set[int], t: Term) -> Term:
-    bound, count = _split(store, bound, t)
+    bound, count, t = _split(store, bound, t)
     coef = Fraction(t.coef) ** (count * prod(store.sizes[i] for i in bound))
     t = Term(1, t.cls, t.access)
     if not bound:
@@ -156,7 +162,7 @@ def _product(store: Store, bound: set[int], t: Term) -> Term:
 
 
 def _all(store: Store, bound: set[int], t: Term) -> Term:
-    bound, _ = _split(store, bound, t)
+    bound, _, t = _split(store, bound, t)
     if not bound:
         return t
     if store.classes[t.cls].op == "all":
@@ -175,7 +181,7 @@ def _all(store: Store, bound: set[int], t: Term) -> Term:
 
 def _integers(store: Store, op: str, bound: set[int], t: Term) -> Term:
     """Reductions of exact integers; overflow is the caller's to state."""
-    bound, count = _split(store, bound, t)
+    bound, count, t = _split(store, bound, t)
     if op == "sum" and count > 1:
         inner = _integers(store, op, bound, t)
         return store.integer(scale(store.expression(inner), count))
@@ -248,7 +254,7 @@ def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[i
 
 def _at(store: Store, bound: set[int], j: int, e: Expr, others: list[Term], x: Term) -> Term:
     extent = store.sizes[j]
-    inside = smallest(store, largest(store, e, constant(0)), constant(extent - 1))
+    inside = clamp(store, e, 0, extent - 1)
     by = {j: inside}
     guard = [step(store, e), step(store, shift(scale(e, -1), extent - 1))]
     guard += [refresh(store, store.substitute_term(q, by)) for q in others]

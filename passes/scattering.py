@@ -9,7 +9,8 @@ from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.arithmetic import add, select
 from shardproof.passes.classes import Store, Term
-from shardproof.passes.logic import conjunction, match, negate, step
+from shardproof.passes.logic import clamp, conjunction, match, negate, step
+from shardproof.passes.pieces import read
 from shardproof.passes.reduction import reduce
 from shardproof.passes.views import Unsupported, View
 
@@ -21,7 +22,7 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
     else unsupported. `starts` and `update` share no index with `x`.
     """
     kind = attrs["kind"]
-    if kind not in ("sum", "set") or x.dtype.kind != "real" and kind == "sum":
+    if kind not in ("sum", "set") or (x.dtype.kind != "real" and kind == "sum"):
         raise Unsupported(f"scatter that combines {x.dtype.value} by {kind}")
     if 0 in update.shape:
         return x
@@ -39,7 +40,7 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
         if vector < len(starts.shape):
             by: dict[int, Expr] = {}
             views.split_into(store, starts.dims[vector], constant(n), by)
-            component = views.read(store, store.substitute_term(component, by))
+            component = read(store, store.substitute_term(component, by))
         begin[d] = store.expression(component)
     for d, b in zip(attrs["input_batching_dims"], attrs["scatter_indices_batching_dims"], strict=True):
         begin[d] = store.flatten(batch[b])
@@ -57,9 +58,9 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
             guard.append(step(store, shift(scale(begin[d], -1), n - m)))
         if d in begin or m < n:
             guard += [step(store, offset), step(store, shift(scale(offset, -1), m - 1))]
-            offset = views.limited(store, offset, m)
+            offset = clamp(store, offset, 0, m - 1)
         views.split_into(store, update.dims[window_of[d]], offset, local)
-    value = views.read(store, store.substitute_term(value, local))
+    value = read(store, store.substitute_term(value, local))
     hit = conjunction(store, guard)
     bound = {i for digits in common for i in digits}
     if kind == "sum":

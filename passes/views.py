@@ -15,8 +15,6 @@ from shardproof.ir.types import DType
 from shardproof.passes.access import Expr, constant, index, scale, shift
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.concatenate import concatenate, settle
-from shardproof.passes.logic import largest, smallest
-from shardproof.passes.pieces import read
 
 Dims = tuple[tuple[int, ...], ...]
 
@@ -51,11 +49,6 @@ def place(store: Store, v: View, at: Sequence[Expr]) -> Term:
     for d, e in enumerate(at):
         split_into(store, v.dims[d], e, by)
     return settle(store, store.substitute_term(v.term, by))
-
-
-def limited(store: Store, e: Expr, extent: int) -> Expr:
-    """`e` limited to the positions of a dim of `extent`."""
-    return smallest(store, largest(store, e, constant(0)), constant(extent - 1))
 
 
 def split_into(store: Store, digits: Sequence[int], e: Expr, by: dict[int, Expr]) -> None:

@@ -40,7 +40,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
     sources, evidence = dict(declared.sources), dict(declared.inferred)
     own_layouts, own_outputs = dict(declared.reference), dict(declared.reference_outputs)
     pairs = _pair_inputs(reference, implementation, inputs, sources, out)
-    cuts = _Cuts(reference)
+    cuts = Cuts(reference)
     for own, other in pairs:
         try:
             spec, reference_spec, why, others = _layout(own, other, reference.mesh, implementation.mesh, cuts)
@@ -137,7 +137,7 @@ def _pair_outputs(
 
 
 def _layout(
-    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: _Cuts
+    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: Cuts
 ) -> tuple[Spec, Spec, str, list[Spec]]:
     """(layout, the reference's own layout, evidence, other layouts that fit) of one input."""
     a, b = own.value.type, other.value.type
@@ -179,7 +179,7 @@ def _per_rank(shape: tuple[int, ...], mesh: Mesh) -> Spec:
 
 
 def _both_divided(
-    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: _Cuts
+    own: Input, other: Input, mesh: Mesh, target: Mesh, cuts: Cuts
 ) -> tuple[Spec, Spec, str, list[Spec]]:
     """Both programs distributed over different numbers of ranks: equal or divided all the way."""
     a, b = own.value.type.shape, other.value.type.shape
@@ -219,7 +219,7 @@ def _output(
     return shard, shard
 
 
-class _Cuts:
+class Cuts:
     """Where the reference cuts the dims of its inputs: slices that tile what a dim becomes."""
 
     def __init__(self, module: Module) -> None:
@@ -230,9 +230,24 @@ class _Cuts:
 
     def of(self, name: str, dim: int) -> list[int]:
         """The extents of the segments along `dim` of input `name`, or nothing."""
+        found = {
+            tuple(n * scale for n in sizes)
+            for edges, extent, scale in self._places(name, dim)
+            if (sizes := _tiling(sorted(edges), extent))
+        }
+        return list(next(iter(found))) if len(found) == 1 else []
+
+    def edges(self, name: str, dim: int) -> tuple[set[tuple[int, int]], int]:
+        """The slices (start, limit) that cut what `dim` of input `name` becomes, and its extent."""
+        for edges, extent, _ in self._places(name, dim):
+            if edges:
+                return edges, extent
+        return set(), 0
+
+    def _places(self, name: str, dim: int) -> Iterator[tuple[set[tuple[int, int]], int, int]]:
+        """(slices, extent, scale) at every value that holds `dim` of input `name` in order."""
         seen: set[tuple[str, int, int]] = set()
         stack = [(name, dim, 1)]
-        found: set[tuple[int, ...]] = set()
         while stack:
             value, d, scale = stack.pop()
             if (value, d, scale) in seen:
@@ -248,10 +263,7 @@ class _Cuts:
                         edges.add((a, b))
                     continue
                 stack += [(op.result.name, to, scale * k) for to, k in _follow(op, value, d)]
-            sizes = _tiling(sorted(edges), extent)
-            if sizes:
-                found.add(tuple(n * scale for n in sizes))
-        return list(next(iter(found))) if len(found) == 1 else []
+            yield edges, extent, scale
 
 
 def _tiling(edges: list[tuple[int, int]], extent: int) -> list[int]:

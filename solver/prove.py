@@ -15,7 +15,7 @@ from shardproof.passes.decompose import decompose
 from shardproof.passes.mesh_axes import refined
 from shardproof.passes.normalise import Normalised, input_view, new_store, normalise, same
 from shardproof.passes.views import View, align
-from shardproof.solver.relation import Composed
+from shardproof.solver.relation import BASE, Composed
 
 
 class TimeUp(Exception):
@@ -76,9 +76,15 @@ def prove(
     store = new_store(lenient=lenient)
     spent = seconds if seconds is not None else {}
     ranges = {**(bounds or {}), **composed.ranges}
+    for name, (low, high) in (bounds or {}).items():
+        if name not in composed.ranges and low < high:
+            text = f"every element of {name.removeprefix(BASE)} is at least {low} and less than {high}"
+            store.assume("index_range", text, name.removeprefix(BASE))
     base = {}
     for own in composed.reference.inputs:
         low, high = ranges.get(own.name, (None, None))
+        if low is not None and high is not None and low >= high:
+            low = high = None
         top = None if high is None else high - 1
         base[own.name] = input_view(store, own.value, low=low, high=top)
     start = time.perf_counter()

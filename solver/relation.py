@@ -6,7 +6,7 @@ tensors by ordinary operators, so proof and replay run on the same three modules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardproof.ir.module import Input, Module, Op, Output, Value
@@ -94,7 +94,12 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
     base_inputs = tuple(Input(v, n) for n, v in enumerate(bases.values()))
     expected, summed = _expected(reference, implementation, relation)
     return Composed(
-        replace(reference, inputs=base_inputs, ops=(*reference_ops, *reference.ops)),
+        replace(
+            reference,
+            inputs=base_inputs,
+            ops=(*reference_ops, *reference.ops),
+            outputs=tuple(Output(o.name, o.value) for o in reference.outputs),
+        ),
         replace(
             implementation,
             inputs=base_inputs,
@@ -138,7 +143,7 @@ def _bases(
             cutter.define(own.value, cutter.op("reduce", (base, zero), type, dims=(0,), kind="sum"))
         else:
             base = Value(BASE + name, TensorType(type.dtype, _whole_shape(type.shape, spec, reference.mesh)))
-            cutter.define(own.value, _cut(cutter, spec, base, _missing))
+            cutter.define(own.value, cut(cutter, spec, base, _missing))
         bases[name] = base
     return bases, cutter.ops
 
@@ -179,7 +184,7 @@ def _input(
             count *= sizes[axis]
         own = cutter.part(base, 0, count, cutter.position(axes))
         return cutter.reshape(own, base.type.shape[1:])
-    return _cut(cutter, spec, base, lambda n: bases[n] if n in bases else _missing(n))
+    return cut(cutter, spec, base, lambda n: bases[n] if n in bases else _missing(n))
 
 
 def _some(bases: Mapping[str, Value]) -> str:
@@ -187,9 +192,10 @@ def _some(bases: Mapping[str, Value]) -> str:
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
 
 
-def _cut(cutter: Cutter, spec: Spec, v: Value, find: object) -> Value:
+def cut(cutter: Cutter, spec: Spec, v: Value, find: Callable[[str], Value]) -> Value:
+    """The tensor that a layout makes of `v`; `find` gives other tensors by name."""
     if isinstance(spec, Layout):
-        return cutter.apply(spec, v, find)  # type: ignore[arg-type]
+        return cutter.apply(spec, v, find)
     parts, at = [], 0
     extent = v.type.shape[spec.dim] if spec.dim < len(v.type.shape) else -1
     for size, layout in spec.parts:
@@ -199,7 +205,7 @@ def _cut(cutter: Cutter, spec: Spec, v: Value, find: object) -> Value:
                 raise RelationError(f"the segments reach beyond dim {spec.dim} of {v.type}")
             piece = cutter.slice(v, spec.dim, at, at + size)
             at += size
-        parts.append(cutter.apply(layout, piece, find))  # type: ignore[arg-type]
+        parts.append(cutter.apply(layout, piece, find))
     if at and at != extent:
         raise RelationError(f"the segments hold {at} of the {extent} elements of dim {spec.dim} of {v.type}")
     return cutter.join(parts, spec.dim)
@@ -237,7 +243,7 @@ def _expected(
             value = _summed(after, value, axes)
             spec = REPLICATE
         try:
-            v = _cut(cutter, spec, wholes[source], _missing)
+            v = cut(cutter, spec, wholes[source], _missing)
         except RelationError as e:
             raise RelationError(f"output `{own.name}`: {e}") from None
         if v.type.shape != own.value.type.shape:
@@ -279,14 +285,17 @@ PER_RANK = Layout(None, (Step("per_rank"),))
 
 
 def _summed(cutter: Cutter, v: Value, axes: Sequence[str]) -> Value:
-    sizes = cutter.mesh.axes
+    return cutter.op("all_reduce", (v,), v.type, kind="sum", groups=rank_groups(cutter.mesh, axes))
+
+
+def rank_groups(mesh: Mesh, axes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The groups of ranks that differ only along some axes, each in rank order."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    for r in range(cutter.mesh.size):
+    for r in range(mesh.size):
         rest, key = r, []
-        for name, size in reversed(sizes):
+        for name, size in reversed(mesh.axes):
             rest, digit = divmod(rest, size)
             if name not in axes:
                 key.append(digit)
         groups.setdefault(tuple(key), []).append(r)
-    lists = tuple(tuple(g) for g in groups.values())
-    return cutter.op("all_reduce", (v,), v.type, kind="sum", groups=lists)
+    return tuple(tuple(g) for g in groups.values())

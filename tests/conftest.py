@@ -17,3 +17,4 @@ def _load(name: str) -> None:
 
 _load("samples")
 _load("random_graphs")
+_load("evaluated")

@@ -22,6 +22,12 @@ MESHES = (
 )
 SHAPES = ((), (2,), (3,), (4,), (6,), (5,), (8,), (2, 3), (3, 2), (4, 3), (4, 4), (1, 4), (2, 2, 3), (6, 2), (2, 6), (12,))
 LARGEST = 2**20
+LARGEST_INTEGER = 2**10
+ROUNDING = frozenset(("exponential", "tanh", "logistic", "divide", "sqrt", "rsqrt", "power"))
+JUMPING = frozenset(("compare", "floor", "sign", "convert", "sort", "argreduce", "top_k", "clamp"))
+UNCHANGING = frozenset(
+    ("convert", "compare", "select", "reshape", "transpose", "slice", "reverse", "concatenate", "broadcast_in_dim")
+)
 
 
 class Graph:
@@ -35,6 +41,7 @@ class Graph:
         self.ops: list[Op] = []
         self.values: dict[str, list[Any]] = {}
         self.pool: list[Value] = []
+        self.rounded: set[str] = set()
 
     def module(self) -> Module:
         outputs = tuple(Output(v.name, v) for v in self.pool)
@@ -53,12 +60,19 @@ class Graph:
         return value
 
     def add(self, opcode: str, operands: tuple[Value, ...], *declared: TensorType, **attrs: Any) -> Value | None:
-        """The operator's first result; None when it does not type, run or stay small."""
+        """The operator's first result; None when it does not type, run or stay small, or where rounding shows."""
+        rounded = any(v.name in self.rounded for v in operands)
+        if rounded and opcode in JUMPING:
+            return None
+        if opcode == "divide" and operands[1].type.dtype.kind == "real" and not self._finite(operands[1], zero=False):
+            return None
+        if opcode in ("sort", "argreduce", "top_k", "convolution") and not all(self._finite(v) for v in operands):
+            return None
         try:
             types = TABLE[opcode].type([v.type for v in operands], attrs, declared)
         except ModuleError:
             return None
-        if any(t.size > 96 for t in types):
+        if any(t.size > 96 for t in types) or self._may_overflow(opcode, operands, attrs.get("kind")):
             return None
         names = [f"v{len(self.ops)}{'abc'[n]}" for n in range(len(types))]
         results = tuple(Value(n, t) for n, t in zip(names, types, strict=True))
@@ -75,16 +89,33 @@ class Graph:
             if any(not self._exact(a) for a in found[r.name]):
                 return None
         self.values |= {r.name: found[r.name] for r in results}
+        if rounded or opcode in ROUNDING:
+            self.rounded |= {r.name for r in results}
         self.ops.append(op)
         self.pool += results
         return results[0]
+
+    def _finite(self, v: Value, *, zero: bool = True) -> bool:
+        return all(np.isfinite(a).all() and (zero or a.all()) for a in self.values[v.name])
 
     def _exact(self, a: Any) -> bool:
         if a.dtype.kind == "f":
             if not self.special and not np.isfinite(a).all():
                 return False
             a = a[np.isfinite(a)]
-        return a.dtype.kind in "bc" or not a.size or bool(np.abs(a.astype(np.float64)).max() <= LARGEST)
+        largest = LARGEST if a.dtype.kind == "f" else LARGEST_INTEGER
+        return a.dtype.kind in "bc" or not a.size or bool(np.abs(a.astype(np.float64)).max() <= largest)
+
+    def _may_overflow(self, opcode: str, operands: tuple[Value, ...], kind: Any) -> bool:
+        """Overflow of signed integers is assumed away, so it must not happen here."""
+        if opcode not in ("reduce", "all_reduce", "reduce_scatter"):
+            return opcode not in UNCHANGING and any(v.type.dtype is DType.S8 for v in operands)
+        if operands[0].type.dtype is DType.S8:
+            return True
+        if kind != "prod" or operands[0].type.dtype.kind != "int":
+            return False
+        sizes = [np.maximum(np.abs(a.astype(np.float64)), 1) for v in operands for a in self.values[v.name]]
+        return sum(float(np.log2(a).sum()) for a in sizes) > 30
 
     # choices
 
@@ -226,7 +257,7 @@ def _compare(g: Graph) -> None:
     w = g.like(v) if v else None
     if v and w:
         direction = g.draw.choice(["EQ", "NE", "LT", "LE", "GT", "GE"])
-        g.add("compare", (v, w), direction=direction, total=g.draw.random() < 0.1)
+        g.add("compare", (v, w), direction=direction, total=False)
 
 
 def _select(g: Graph) -> None:
@@ -243,7 +274,7 @@ def _clamp(g: Graph) -> None:
     v = g.pick("real", "int")
     if v is None:
         return
-    low, high = g.scalar(v, -2), g.scalar(v, 3)
+    low, high = g.scalar(v, g.draw.choice([-2, 0, 0])), g.scalar(v, g.draw.choice([2, 3, 5]))
     if low and high:
         g.add("clamp", (low, v, high))
 
@@ -292,6 +323,12 @@ def _one_hot(g: Graph) -> None:
     x = g.add("broadcast_in_dim", (v,), TensorType(v.type.dtype, shape), dims=(len(shape) - 1,))
     if e is None or j is None or x is None:
         return
+    if g.draw.random() < 0.5:
+        low, high = g.constant(0, DType.S32), g.constant(g.draw.choice([3, n - 1, 2 * n]), DType.S32)
+        clamped = g.add("clamp", (low, e, high)) if low and high and e else None
+        e = clamped or e
+    if e is None:
+        return
     if g.draw.random() < 0.4:
         k = g.constant(g.draw.choice([2, 3]), DType.S32)
         b = g.add("broadcast_in_dim", (k,), wide, dims=()) if k else None
@@ -299,9 +336,9 @@ def _one_hot(g: Graph) -> None:
         next_ = g.add("add", (scaled, b)) if scaled and b else None
         if scaled is None or next_ is None:
             return
-        low = g.add("compare", (e, scaled), direction="GE", total=False)
-        high = g.add("compare", (e, next_), direction="LT", total=False)
-        p = g.add("and", (low, high)) if low and high else None
+        above = g.add("compare", (e, scaled), direction="GE", total=False)
+        below = g.add("compare", (e, next_), direction="LT", total=False)
+        p = g.add("and", (above, below)) if above and below else None
     else:
         p = g.add("compare", (e, j), direction="EQ", total=False)
     zero = g.scalar(x, 0)
@@ -367,11 +404,11 @@ def _slice(g: Graph) -> None:
         return
     starts, limits, strides = [], [], []
     for n in v.type.shape:
-        if g.draw.random() < 0.4:
+        if g.draw.random() < 0.4 or not n:
             a, b, s = 0, n, 1
         else:
-            a = g.draw.randint(0, n)
-            b, s = g.draw.randint(a, n), g.draw.choice([1, 1, 2, 3])
+            a = g.draw.randint(0, n - (g.draw.random() < 0.95))
+            b, s = g.draw.randint(min(a + 1, n), n), g.draw.choice([1, 1, 2, 3])
         starts.append(a)
         limits.append(b)
         strides.append(s)
@@ -735,6 +772,17 @@ def _own_block(g: Graph) -> None:
     g.add("dynamic_slice", (v, *starts), sizes=tuple(sizes))
 
 
+def _local(g: Graph, v: Value) -> None:
+    """The row of this rank: a value that differs from rank to rank."""
+    r = g.add("rank_id", (), TensorType(DType.S32, ()))
+    zero = g.constant(0, DType.S32)
+    if r and zero:
+        rest = v.type.shape[1:]
+        row = g.add("dynamic_slice", (v, r, *[zero] * len(rest)), sizes=(1, *rest))
+        if row:
+            g.add("reshape", (row,), TensorType(v.type.dtype, rest))
+
+
 MAKERS: tuple[Maker, ...] = (
     *(_unary, _binary, _binary, _scale, _divide, _compare, _select, _clamp, _mask, _one_hot, _convert, _convert),
     *(_reshape, _reshape, _transpose, _broadcast, _slice, _slice, _halves, _reverse, _concatenate, _concatenate),
@@ -750,6 +798,8 @@ def random_graph(draw: Random, *, size: int = 14) -> Graph:
     g.input(draw.choice([DType.F32, DType.S32]), draw.choice(SHAPES))
     g.input(draw.choice([DType.F32, DType.S32, DType.BOOL, DType.U8]), draw.choice(SHAPES))
     g.input(DType.S32, ())
+    if g.mesh.size > 1:
+        _local(g, g.input(draw.choice([DType.F32, DType.S32]), (g.mesh.size, *draw.choice(SHAPES))))
     makers: list[Maker] = [*MAKERS, _special_literal, _special_literal]
     if g.mesh.size > 1:
         makers += [_collective] * 8

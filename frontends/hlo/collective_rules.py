@@ -15,14 +15,15 @@ from shardproof.ir.types import TensorType
 Rule: TypeAlias = Callable[[Lowering, HloInstruction, list[Bound], str], Bound]
 
 
-def _kind(state: Lowering, op: HloInstruction) -> str:
+def _kind(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> str:
     (body,) = state.called(op, 1)
-    kinds = monoids(body, 1)
-    if kinds is None:
+    kinds = {monoids(body, [v.type.dtype]) for v in values}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None:
         raise ModuleError(
             f"`{op.name}` reduces with {body.name}, which is no known sum, product, max, min, and, or"
         )
-    return kinds[0]
+    return kind[0]
 
 
 def _dim(op: HloInstruction) -> int:
@@ -49,13 +50,15 @@ def _results(op: HloInstruction, count: int) -> tuple[tuple[TensorType, ...], bo
     return types, shape.type is None
 
 
-def _each(opcode: str, attributes: Callable[[Lowering, HloInstruction], dict[str, Any]]) -> Rule:
+def _each(
+    opcode: str, attributes: Callable[[Lowering, HloInstruction, tuple[Value, ...]], dict[str, Any]]
+) -> Rule:
     """One collective per operand."""
 
     def rule(state: Lowering, op: HloInstruction, operands: list[Bound], prefix: str) -> Bound:
         values = arrays(op, operands)
         types, packed = _results(op, len(values))
-        attrs = attributes(state, op)
+        attrs = attributes(state, op, values)
         if len(values) == 1:
             one = state.emit(opcode, values, types[0], attrs, op, prefix)
             return (one,) if packed else one
@@ -67,23 +70,23 @@ def _each(opcode: str, attributes: Callable[[Lowering, HloInstruction], dict[str
     return rule
 
 
-def _all_reduce(state: Lowering, op: HloInstruction) -> dict[str, Any]:
-    return {"kind": _kind(state, op), "groups": state.ranks.groups(op)}
+def _all_reduce(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> dict[str, Any]:
+    return {"kind": _kind(state, op, values), "groups": state.ranks.groups(op)}
 
 
-def _all_gather(state: Lowering, op: HloInstruction) -> dict[str, Any]:
+def _all_gather(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> dict[str, Any]:
     return {"dim": _dim(op), "groups": state.ranks.groups(op)}
 
 
-def _reduce_scatter(state: Lowering, op: HloInstruction) -> dict[str, Any]:
-    return {"dim": _dim(op), "kind": _kind(state, op), "groups": state.ranks.groups(op)}
+def _reduce_scatter(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> dict[str, Any]:
+    return {"dim": _dim(op), "kind": _kind(state, op, values), "groups": state.ranks.groups(op)}
 
 
-def _permute(state: Lowering, op: HloInstruction) -> dict[str, Any]:
+def _permute(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> dict[str, Any]:
     return {"pairs": state.ranks.pairs(op)}
 
 
-def _broadcast(state: Lowering, op: HloInstruction) -> dict[str, Any]:
+def _broadcast(state: Lowering, op: HloInstruction, values: tuple[Value, ...]) -> dict[str, Any]:
     return {"groups": state.ranks.groups(op)}
 
 

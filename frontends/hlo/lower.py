@@ -98,7 +98,7 @@ class Lowering:
         plain = op.name if part is None else f"{op.name}#{part}"
         value = Value(self.name(plain, prefix, own=part is None), type, op.location)
         self.ops.append(Op(opcode, operands, (value,), attrs))
-        if not type.shape and type.dtype.kind in ("int", "uint", "bool"):
+        if not type.shape and type.dtype in _COUNTERS:
             self._fold(opcode, operands, value, attrs)
         return value
 
@@ -130,6 +130,8 @@ class Lowering:
         if not self.unrolling or any(x not in self.known for x in operands):
             return
         rule = _SCALAR_RULES.get(opcode)
+        if value.type.dtype is DType.BOOL and opcode not in ("and", "or", "not", "select", "compare"):
+            return
         arguments = [self.known[x] for x in operands]
         if rule is not None and operands:
             with np.errstate(all="ignore"):
@@ -200,7 +202,12 @@ def _types(bound: Bound) -> str:
 
 
 def _check_order(body: HloComputation) -> None:
-    """Raise `ModuleError` unless every operand is there and comes before its use."""
+    """Raise `ModuleError` unless operands come before their use and parameters are numbered from 0."""
+    numbers = sorted(op.number for op in body.instructions.values() if op.opcode == "parameter")
+    if numbers != list(range(len(numbers))):
+        raise ModuleError(
+            f"the {len(numbers)} parameters of {body.name} are not numbered 0, 1, 2, ... once each"
+        )
     before: set[Key] = set()
     for key, op in body.instructions.items():
         for operand in op.operands:
@@ -216,6 +223,11 @@ def _check_order(body: HloComputation) -> None:
             )
         before.add(key)
 
+
+_COUNTERS: Final = frozenset(
+    d for d in DType if d.kind in ("int", "uint", "bool") and d.storage.itemsize * 8 == d.bits
+)
+"""Types whose arithmetic NumPy does exactly as XLA does."""
 
 _SCALAR_RULES: Final[Mapping[str, Any]] = {
     "add": np.add,
@@ -251,6 +263,8 @@ def lower(module: HloModule, ranks: int | None = None) -> Module:
     state = Lowering(module, Ranks(1, 1, 1) if unpartitioned else count_ranks(module, ranks))
     if unpartitioned and (module.partitions or 1) > 1:
         state.warn(f"module {module.name} is not partitioned yet: read as the program of one device")
+    if state.ranks.note is not None:
+        state.warn(state.ranks.note)
     for op in entry.instructions.values():
         if op.name in state.names:
             raise ModuleError(f"two instructions have the name `{op.name}`")
@@ -288,8 +302,6 @@ def _inputs(
 ) -> tuple[list[tuple[Input, ...]], list[Bound]]:
     """The inputs of each parameter (several for a tuple), and what the parameter stands for."""
     parameters = entry.parameters()
-    if [p.number for p in parameters] != list(range(len(parameters))):
-        raise ModuleError(f"the {len(parameters)} parameters are not numbered 0, 1, 2, ... once each")
     groups: list[tuple[Input, ...]] = []
     arguments: list[Bound] = []
     number = 0

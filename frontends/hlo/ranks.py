@@ -19,12 +19,14 @@ COLLECTIVES: Final = frozenset({*_BOTH, *_ONE, *(f"{name}-start" for name in _BO
 class Ranks:
     """`size` ranks; flat rank = replica * partitions + partition.
 
-    `replicas` and `partitions` are None when nothing tells them apart.
+    `replicas` and `partitions` are None when nothing tells them apart; `note` says what was taken for
+    granted to tell them apart.
     """
 
     size: int
     replicas: int | None
     partitions: int | None
+    note: str | None = None
 
     def groups(self, op: HloInstruction) -> Groups:
         """The replica groups of `op` as flat ranks; no group means one of all."""
@@ -39,6 +41,7 @@ class Ranks:
             check_groups(ids, replicas, where, cover=True)
             flat = tuple(tuple(r * partitions + p for r in g for p in range(partitions)) for g in ids)
         else:
+            check_groups(groups, 1, where, cover=False)
             flat = tuple((rank,) for rank in everyone)
         check_groups(flat, self.size, where, cover=not op.opcode.startswith("collective-broadcast"))
         return flat
@@ -134,33 +137,43 @@ def count_ranks(module: HloModule, asked: int | None) -> Ranks:
         )
     used, open_ended, modes = 0, None, set()
     for op in _collectives(module):
-        modes.add(_mode(op))
-        ids = [rank for g in op.attrs["groups"] for rank in g]
-        ids += [rank for pair in op.attrs["source_target_pairs"] for rank in pair]
+        mode = _mode(op)
+        modes.add(mode)
+        groups = () if mode == "replicas and partitions" else op.attrs["groups"]
+        ids = [rank for g in (*groups, *op.attrs["source_target_pairs"]) for rank in g]
         used = max(used, 1 + max(ids, default=-1))
-        if not op.attrs["groups"] and not op.opcode.startswith("collective-permute"):
+        if not groups and not op.opcode.startswith("collective-permute"):
             open_ended = op
+    asks = _rank_questions(module)
     size = asked if asked is not None else told
-    by_partition = any(
-        op.opcode == "partition-id"
-        for body in module.computations.values()
-        for op in body.instructions.values()
-    )
     if size is None:
+        open_ended = open_ended or asks.get("partition-id") or asks.get("replica-id")
         if open_ended is not None and not used:
             raise ModuleError(
-                f"`{open_ended.name}` is over all ranks, and the file doesn't say how many: give their number"
-            )
-        if by_partition and not used:
-            raise ModuleError(
-                "the module uses partition-id and doesn't say how many ranks it has: give their number"
+                f"`{open_ended.name}` depends on how many ranks there are, and the file doesn't say: "
+                "give their number"
             )
         size = max(used, 1)
     if size > MAX_RANKS:
         raise ModuleError(f"the module has {size} ranks, at most {MAX_RANKS} are supported")
+    note = None
     if replicas is None:
-        if modes == {"replicas"} and not by_partition:
-            replicas, partitions = size, 1
-        elif "replicas" not in modes and (modes - {"flat"} or by_partition):
-            replicas, partitions = (1, size) if modes <= {"partitions", "flat"} else (None, None)
-    return Ranks(size, replicas, partitions)
+        by_partition = "partition-id" in asks or bool(modes & {"partitions"})
+        by_replica = "replica-id" in asks or "replicas" in modes
+        if by_partition != by_replica and "replicas and partitions" not in modes:
+            replicas, partitions = (1, size) if by_partition else (size, 1)
+            if asks:
+                note = (
+                    f"the file doesn't tell replicas from partitions: {next(iter(asks))} is read as the rank"
+                )
+    return Ranks(size, replicas, partitions, note)
+
+
+def _rank_questions(module: HloModule) -> dict[str, HloInstruction]:
+    """The first partition-id and the first replica-id."""
+    found: dict[str, HloInstruction] = {}
+    for body in module.computations.values():
+        for op in body.instructions.values():
+            if op.opcode in ("partition-id", "replica-id"):
+                found.setdefault(op.opcode, op)
+    return found

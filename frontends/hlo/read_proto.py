@@ -33,7 +33,7 @@ def parse(data: bytes) -> Any:
 
     Raises `ModuleError` when `data` is neither, or has a field that hlo.proto doesn't declare.
     """
-    decoded = False
+    decoded, found = False, None
     for kind, inner in ((pb.HloModuleProto, None), (pb.HloProto, "hlo_module")):
         message = kind()
         try:
@@ -44,6 +44,12 @@ def parse(data: bytes) -> Any:
         module = message if inner is None else getattr(message, inner)
         if not module.computations:
             continue
+        if found is None or _has_entry(module):
+            found = kind, inner, message, module
+        if _has_entry(module):
+            break
+    if found is not None:
+        kind, inner, message, module = found
         if has_unknown_fields(message):
             message = kind()
             message.ParseFromString(data)
@@ -52,6 +58,14 @@ def parse(data: bytes) -> Any:
     if decoded:
         raise ModuleError("decodes as a protobuf message, but holds no HLO computation")
     raise ModuleError("is not a serialised HLO module, or was cut short")
+
+
+def _has_entry(module: Any) -> bool:
+    """Whether the entry computation is there, as in any module and hardly in other bytes."""
+    return any(
+        c.id == module.entry_computation_id or c.name == module.entry_computation_name
+        for c in module.computations
+    )
 
 
 def read_proto(module: Any, locator: Locator) -> HloModule:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from lark import Lark
-from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedInput
+from lark.exceptions import LarkError, UnexpectedInput, UnexpectedToken
 
 from shardproof.frontends.hlo import text_values as read
 from shardproof.frontends.hlo.elements import SPELLED, Shape, array_shape
@@ -55,14 +55,12 @@ def read_text(text: str, locator: Locator) -> HloModule:
 
 
 def _syntax(text: str, error: UnexpectedInput) -> str:
-    lines = text.splitlines()
-    if not 0 < error.line <= len(lines):
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return "HLO text ends too early: the file was cut short"
-    line = lines[error.line - 1]
+    lines = text.splitlines()
+    line = lines[error.line - 1] if 0 < error.line <= len(lines) else ""
     column = max(error.column - 1, 0)
     found = line[column : column + 20].strip() or "the end of the line"
-    if not isinstance(error, UnexpectedCharacters) and not text[error.pos_in_stream or 0 :].strip():
-        return "HLO text ends too early: the file was cut short"
     return f"line {error.line}: {found!r} is not expected here in HLO text"
 
 

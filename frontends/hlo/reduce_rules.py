@@ -31,7 +31,7 @@ def _reduce(state: Lowering, op: HloInstruction, operands: list[Bound], prefix: 
     if len(set(dims)) != len(dims) or any(not 0 <= d < rank for d in dims):
         raise ModuleError(f"`{op.name}` reduces dims {list(dims)} of {values[0].type}")
     (body,) = state.called(op, 1)
-    kinds = monoids(body, count)
+    kinds = monoids(body, [v.type.dtype for v in values[:count]])
     if kinds is not None:
         if count == 1:
             attrs = {"dims": dims, "kind": kinds[0]}
@@ -107,7 +107,8 @@ def _reduce_window(state: Lowering, op: HloInstruction, operands: list[Bound], p
     values = arrays(op, operands)
     (body,) = state.called(op, 1)
     count = len(values) // 2
-    kinds = monoids(body, count) if count and len(values) == 2 * count else None
+    paired = count > 0 and len(values) == 2 * count
+    kinds = monoids(body, [v.type.dtype for v in values[:count]]) if paired else None
     window = attribute(op, "window")
     types = shapes_of(op)
     if kinds is None or any(w.reversal for w in window) or len(types) != count:
@@ -141,7 +142,8 @@ def _scatter(state: Lowering, op: HloInstruction, operands: list[Bound], prefix:
     if count < 1 or len(values) != 2 * count + 1:
         raise ModuleError(f"`{op.name}` has {len(values)} operands, inputs, indices and updates are needed")
     (body,) = state.called(op, 1)
-    kinds = ("set",) if count == 1 and is_second_parameter(body) else monoids(body, count)
+    dtypes = [v.type.dtype for v in values[:count]]
+    kinds = ("set",) if count == 1 and is_second_parameter(body) else monoids(body, dtypes)
     types = shapes_of(op)
     names = (
         "update_window_dims",

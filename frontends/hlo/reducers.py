@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from typing import Any, Final
@@ -33,7 +33,7 @@ MAX_DEPTH: Final = 64
 _MAX_CASE_INSTRUCTIONS: Final = 64
 
 
-def _monoid(body: HloComputation, key: Key, first: int, second: int) -> str | None:
+def _monoid(body: HloComputation, key: Key, first: int, second: int, dtype: DType) -> str | None:
     op = body.instructions[key]
     if len(op.operands) != 2 or op.shape.type is None or op.shape.type.shape:
         return None
@@ -42,19 +42,26 @@ def _monoid(body: HloComputation, key: Key, first: int, second: int) -> str | No
         return None
     if {a.number, b.number} != {first, second} or a.shape != op.shape or b.shape != op.shape:
         return None
+    found = op.shape.type.dtype
+    if found is not dtype and not (found.kind == dtype.kind == "real"):
+        return None
     table = _BOOL_MONOIDS if op.shape.type.dtype is DType.BOOL else _MONOIDS
     return table.get(op.opcode)
 
 
-def monoids(body: HloComputation, count: int) -> tuple[str, ...] | None:
-    """The `count` independent monoids that a reducer applies to its 2*count parameters, or None."""
+def monoids(body: HloComputation, dtypes: Sequence[DType]) -> tuple[str, ...] | None:
+    """The independent monoids that a reducer applies to elements of `dtypes`, or None.
+
+    Its parameters are as many accumulators, then as many elements. Precision doesn't matter for reals.
+    """
+    count = len(dtypes)
     if len(body.parameters()) != 2 * count:
         return None
     root = body.instructions[body.root]
     keys = root.operands if root.opcode == "tuple" else (body.root,)
     if len(keys) != count or any(k not in body.instructions for k in keys):
         return None
-    kinds = tuple(_monoid(body, key, k, count + k) for k, key in enumerate(keys))
+    kinds = tuple(_monoid(body, key, k, count + k, dtypes[k]) for k, key in enumerate(keys))
     return tuple(k for k in kinds if k is not None) if None not in kinds else None
 
 

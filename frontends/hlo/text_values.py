@@ -40,7 +40,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def _bad(key: str, text: str, where: str) -> ModuleError:
-    return ModuleError(f"{where} has {key}={text[:60]}, which is not understood")
+    return ModuleError(f"{where} has {key}={' '.join(text[:60].split())}, which is not understood")
 
 
 def integer(key: str, text: str, where: str) -> int:

@@ -38,7 +38,7 @@ def _window_max(x: Any) -> tuple[Any, ...]:
 
 def _convolve(x: Any, k: Any) -> tuple[Any, ...]:
     padded = np.pad(x, ((0, 0), (1, 0), (0, 0)))
-    out = np.stack([np.einsum("bwi,wio->bo", padded[:, s : s + 2], k) for s in range(0, 4)], axis=1)
+    out = np.stack([np.einsum("bwi,wio->bo", padded[:, s : s + 2], k) for s in range(4)], axis=1)
     return (out,)
 
 
@@ -100,7 +100,8 @@ ENTRY main {{
 ENTRY main {
   x = f32[2,3,4] parameter(0)
   y = f32[2,4,5] parameter(1)
-  ROOT d = f32[2,3,5] dot(x, y), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
+  ROOT d = f32[2,3,5] dot(x, y), lhs_batch_dims={0}, lhs_contracting_dims={2},
+    rhs_batch_dims={0}, rhs_contracting_dims={1}
 }
 """,
         ((2, 3, 4), (2, 4, 5)),
@@ -134,7 +135,8 @@ ENTRY main {{
 ENTRY main {
   x = f32[5,3] parameter(0)
   ids = s32[2] constant({4, 1})
-  g = f32[2,3] gather(x, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}
+  g = f32[2,3] gather(x, ids), offset_dims={1}, collapsed_slice_dims={0},
+    start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}
   one = s32[] constant(1)
   two = s32[] constant(2)
   d = f32[2,2] dynamic-slice(x, two, one), dynamic_slice_sizes={2,2}
@@ -152,7 +154,8 @@ ENTRY main {{
   x = f32[5,3] parameter(0)
   u = f32[2,3] parameter(1)
   ids = s32[2] constant({{3, 3}})
-  ROOT s = f32[5,3] scatter(x, ids, u), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  ROOT s = f32[5,3] scatter(x, ids, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
 }}
 """,
         ((5, 3), (2, 3)),

@@ -188,7 +188,9 @@ def _attribute(message: Any, opcode: str, key: str, value: Any) -> None:
     elif key == "algorithm":
         message.rng_algorithm = {"rng_default": 0, "rng_three_fry": 1, "rng_philox": 2}[value]
     elif key != "operand_layout":
-        numbers = message.scatter_dimension_numbers if opcode == "scatter" else message.gather_dimension_numbers
+        numbers = (
+            message.scatter_dimension_numbers if opcode == "scatter" else message.gather_dimension_numbers
+        )
         if isinstance(value, tuple):
             getattr(numbers, key).extend(value)
         else:

@@ -144,6 +144,7 @@ def test_two_encodings_must_agree(load_text: Callable[..., Module]) -> None:
         (_text("{{0}}", ", channel_id=1", ", num_partitions=4"), None, ((0, 1, 2, 3),)),
         (_text("{}", ", channel_id=1", ", num_partitions=4"), None, ((0, 1, 2, 3),)),
         (_text("{{0,1}}", ", channel_id=1", ", replica_count=2"), None, ((0, 1),)),
+        (_text("{{0}}", ", channel_id=1"), 4, ((0, 1, 2, 3),)),
     ],
 )
 def test_what_ids_mean(
@@ -155,14 +156,16 @@ def test_what_ids_mean(
 @pytest.mark.parametrize(
     ("text", "ranks", "expected"),
     [
-        (_text("{}", ""), None, "doesn't say how many"),
+        (_text("{}", ""), None, "the file doesn't say"),
         (_text("{{0,1}}", ""), 4, "rank 2 in no replica group"),
         (_text("{{0,1},{2,3}}", ""), 2, "names rank 2, but there are 2"),
         (_text("{{0,1},{1,2}}", ""), None, "names rank 1 twice"),
         (_text("{{0,2}}", ""), None, "rank 1 in no replica group"),
         (_text("{{0,1}}", "", ", replica_count=2"), 4, "4 ranks were asked for, but the file says"),
         (_text("{{0,1}}", "", ", replica_count=2, num_partitions=2"), None, "which is not supported"),
-        (_text("{{0,1}}", ", channel_id=1"), None, "its groups name replicas"),
+        (_text("{{0,1}}", ", channel_id=1"), 2, "its groups name replicas"),
+        (_text("{{0}}", ", channel_id=1"), None, "the file doesn't say"),
+        (_text("{{0,1}}", "", ", num_partitions=2"), None, "names rank 1, but there are 1"),
         (_text("{{0,1}}", ", channel_id=1", ", num_partitions=2"), None, "names rank 1, but there are 1"),
         (_text("{{0,1}}", ", use_global_device_ids=true"), None, "no channel"),
         (_text("[2,3]<=[8]"), None, "cuts 8 devices"),

@@ -1,0 +1,254 @@
+"""Which reference value each implementation value should be, and whether it is.
+
+The alignment only guides where to look and what to say: no verdict rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from shardproof.ir.module import Module, Op, Value
+from shardproof.ir.ops import TABLE
+from shardproof.ir.types import Mesh
+from shardproof.passes.algebra import Views
+from shardproof.passes.normalise import Normalised, continue_from
+from shardproof.passes.views import Unsupported, View
+from shardproof.solver.layout import Cutter
+from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
+from shardproof.solver.prove import Proof, equal
+from shardproof.solver.relation import Relation, Segments, Spec, cut, rank_groups
+from shardproof.solver.steps import Layout, RelationError
+
+LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert", "slice"})
+"""Operators that one program may have and the other not."""
+ANYWHERE: Final = 4
+
+
+class Status(StrEnum):
+    """How an implementation value stands to its counterpart."""
+
+    SAME = "same"
+    PARTIAL = "partial"
+    WRONG = "wrong"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The counterpart of a value, its placement, the view it should have, the axes it is partial over."""
+
+    status: Status
+    reference: str | None = None
+    spec: Spec | None = None
+    view: View | None = None
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Alignment:
+    """Matches of all implementation values by name."""
+
+    proof: Proof
+    relation: Relation
+    reference: Module
+    implementation: Module
+    matches: dict[str, Match] = field(default_factory=dict)
+    users: dict[str, list[Op]] = field(init=False, default_factory=dict)
+    types: dict[str, Value] = field(init=False, default_factory=dict)
+    by_class: dict[int, list[str]] = field(init=False, default_factory=dict)
+    taken: set[str] = field(init=False, default_factory=set)
+    siblings: dict[tuple[str, tuple[str, ...]], list[Op]] = field(init=False, default_factory=dict)
+    segments: list[Segments] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        for op in self.reference.ops:
+            for v in op.operands:
+                self.users.setdefault(v.name, []).append(op)
+        self.types = {v.name: v for op in self.reference.ops for v in op.results}
+        self.types.update((i.name, i.value) for i in self.reference.inputs)
+        for name in self.types:
+            self.by_class.setdefault(self.proof.reference.views[name].term.cls, []).append(name)
+        for op in self.implementation.ops:
+            self.siblings.setdefault((op.opcode, tuple(x.name for x in op.operands)), []).append(op)
+        self.segments = [s for s in self.relation.inputs.values() if isinstance(s, Segments)]
+
+    @property
+    def algebra(self) -> Views:
+        return self.proof.implementation.algebra
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.implementation.mesh
+
+    def run(self) -> None:
+        """Match every value, in program order."""
+        for i in self.implementation.inputs:
+            source = self.relation.sources.get(i.name)
+            view = self.proof.implementation.views[i.name]
+            self.matches[i.name] = Match(Status.SAME, source, self.relation.inputs.get(i.name), view)
+        for op in self.implementation.ops:
+            for n, value in enumerate(op.results):
+                self.matches[value.name] = self._match(op, n, value)
+
+    def _match(self, op: Op, number: int, value: Value) -> Match:
+        guess = self._structural(op, number)
+        first = self._judge(guess, value) if guess is not None else Match(Status.ALONE)
+        if first.status is Status.SAME:
+            if guess is not None:
+                self.taken.add(guess)
+            return first
+        view = self.proof.implementation.views[value.name]
+        for name in self.by_class.get(view.term.cls, ())[:ANYWHERE]:
+            other = self._judge(name, value)
+            if other.status is Status.SAME and not self._belongs(name, op, value):
+                return other
+        if guess is not None:
+            self.taken.add(guess)
+        return first
+
+    def _belongs(self, name: str, op: Op, value: Value) -> bool:
+        """Whether a reference value is already the counterpart of a sibling of `value`."""
+        return any(
+            self._judge(name, v).status is Status.SAME
+            for other in self.siblings.get((op.opcode, tuple(x.name for x in op.operands)), ())
+            for v in other.results
+            if v is not value
+        )
+
+    def _structural(self, op: Op, number: int) -> str | None:
+        """The reference value in the same place of the program, by the operands' counterparts."""
+        ids = [self.matches[x.name].reference for x in op.operands]
+        if "collective" in TABLE[op.opcode].traits:
+            return ids[0] if ids else None
+        known = [i for i in ids if i is not None]
+        if not known:
+            return None
+        loose: str | None = None
+        for other in self._reach(known[0], op.opcode):
+            name = other.results[min(number, len(other.results) - 1)].name
+            if name in self.taken:
+                continue
+            if len(other.operands) == len(op.operands) and all(
+                i is None or i == x.name or self._through(x.name, i) for i, x in zip(ids, other.operands, strict=True)
+            ):
+                return name
+            loose = loose or name
+        if op.opcode in LAYOUT and loose is None:
+            return known[0]
+        return loose
+
+    def _reach(self, name: str, opcode: str) -> Iterator[Op]:
+        """Reference operators of this kind that read a value, layout operators between them passed over."""
+        level, seen = [name], {name}
+        for _ in range(ANYWHERE):
+            after: list[str] = []
+            for value in level:
+                for op in self.users.get(value, ()):
+                    if op.opcode == opcode:
+                        yield op
+                    if op.opcode in LAYOUT and op.result.name not in seen:
+                        seen.add(op.result.name)
+                        after.append(op.result.name)
+            level = after
+
+    def _through(self, name: str, origin: str) -> bool:
+        """Whether a reference value comes from another by layout operators only."""
+        level = [origin]
+        for _ in range(ANYWHERE):
+            level = [op.result.name for v in level for op in self.users.get(v, ()) if op.opcode in LAYOUT]
+            if name in level:
+                return True
+        return False
+
+    # judging one pair
+
+    def _judge(self, name: str, value: Value) -> Match:
+        whole = self.types.get(name)
+        found = self.proof.implementation.views[value.name]
+        if whole is None or whole.type.dtype.kind != value.type.dtype.kind:
+            return Match(Status.ALONE)
+        last = Match(Status.ALONE, name)
+        for spec in self._specs(whole.type.shape, value.type.shape):
+            wanted = self.place(name, spec)
+            if wanted is None or wanted.shape != found.shape:
+                continue
+            if equal(self.proof.store, wanted, found):
+                return Match(Status.SAME, name, spec, wanted)
+            axes = self._partial(wanted, found)
+            if axes:
+                return Match(Status.PARTIAL, name, spec, wanted, axes)
+            if last.status is Status.ALONE:
+                last = Match(Status.WRONG, name, spec, wanted)
+        return last
+
+    def _specs(self, whole: tuple[int, ...], own: tuple[int, ...]) -> Iterator[Spec]:
+        """Segments that an input of these extents has, then the natural placement."""
+        if self.reference.mesh.size > 1:
+            return
+        divided = [d for d, (n, m) in enumerate(zip(whole, own, strict=False)) if n != m]
+        if len(divided) == 1 and len(whole) == len(own):
+            d = divided[0]
+            for s in self.segments:
+                sizes = [size for size, _ in s.parts]
+                if None not in sizes and sum(x or 0 for x in sizes) == whole[d]:
+                    parts = tuple((size, _moved(layout, s.dim, d)) for size, layout in s.parts)
+                    if all(layout is not None for _, layout in parts):
+                        yield Segments(d, tuple((size, layout) for size, layout in parts if layout is not None))
+        try:
+            yield natural(whole, own, self.mesh)
+        except (Unfit, Ambiguous):
+            return
+
+    def place(self, name: str, spec: Spec) -> View | None:
+        """The view of a reference value laid out over the implementation's ranks."""
+        cutter = Cutter(self.mesh, "placed.")
+        try:
+            v = cut(cutter, spec, self.types[name], lambda n: self.types[n])
+        except (RelationError, KeyError):
+            return None
+        state = Normalised(self.algebra, {name: self.proof.reference.views[name]})
+        continue_from(state, cutter.ops, {})
+        return state.views[v.name]
+
+    def _partial(self, wanted: View, found: View) -> tuple[str, ...]:
+        if found.dtype.kind != "real":
+            return ()
+        for axes, _ in runs(self.mesh):
+            try:
+                total = self.algebra.all_reduce(found, "sum", rank_groups(self.mesh, axes))
+            except Unsupported:
+                continue
+            if equal(self.proof.store, wanted, total):
+                return axes
+        return ()
+
+
+def _moved(layout: Layout, dim: int, to: int) -> Layout | None:
+    """A layout whose steps act on one dim, on another dim instead."""
+    steps = []
+    for s in layout.steps:
+        args = getattr(s, "args", ())
+        if not args or args[0] != dim:
+            return None
+        steps.append(type(s)(s.name, (to, *args[1:]), s.named))  # type: ignore[union-attr, call-arg]
+    return Layout(None, tuple(steps))
+
+
+def cone(module: Module, outputs: Sequence[str], matches: Mapping[str, Match]) -> set[str]:
+    """Values that lead to these outputs through values that are not as they should be."""
+    producer = {v.name: op for op in module.ops for v in op.results}
+    start = [o.value.name for o in module.outputs if o.name in outputs]
+    seen = set(start)
+    stack = [x for name in start if name in producer for x in producer[name].operands]
+    while stack:
+        name = stack.pop().name
+        match = matches.get(name)
+        if name in seen or match is None or match.status in (Status.SAME, Status.PARTIAL):
+            continue
+        seen.add(name)
+        if name in producer:
+            stack += producer[name].operands
+    return seen

@@ -1,0 +1,329 @@
+"""Where a program departs from its reference, in words, and whether repairing that value is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import Final
+
+from shardproof.ir.module import Module, Op, Value
+from shardproof.ir.ops import TABLE
+from shardproof.passes.decompose import decompose
+from shardproof.passes.normalise import Normalised, apply, continue_from, same
+from shardproof.passes.views import Unsupported, View, align
+from shardproof.solver.counterpart import Alignment, Match, Status, cone
+from shardproof.solver.placement import runs
+from shardproof.solver.prove import Clock, equal
+from shardproof.solver.relation import rank_groups
+
+CANDIDATES: Final = 6
+"""How many of the first departing values are tried as the one to repair."""
+REPEATS: Final = 64
+"""How many missing sums are added one after the other."""
+STARTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The departing value, what it should be, what it is; `proves` when repairing it proves every output."""
+
+    op: Op
+    value: Value
+    reference: str | None
+    code: str
+    expected: str
+    found: str
+    repair: str | None
+    proves: bool = False
+    ordered: bool = False
+
+
+def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Finding | None:
+    """The first value that departs from its counterpart on the way to the failing outputs."""
+    module = alignment.implementation
+    bad = cone(module, failing, alignment.matches)
+    suspects: list[tuple[Op, Value, Match]] = []
+    alone: list[tuple[Op, Value, Match]] = []
+    for op in module.ops:
+        for value in op.results:
+            if value.name not in bad:
+                continue
+            match = alignment.matches[value.name]
+            (alone if match.view is None else suspects).append((op, value, match))
+    if not suspects:
+        return _finding(alignment, *alone[0]) if alone else None
+    for op, value, match in suspects[:CANDIDATES]:
+        clock.check()
+        assert match.view is not None
+        if repaired(alignment, {value.name: match.view}, failing):
+            return _finding(alignment, op, value, match, proves=True)
+    first = _finding(alignment, *suspects[0])
+    if first.code == "R02" and _sums_suffice(alignment, failing, clock):
+        return Finding(
+            first.op,
+            first.value,
+            first.reference,
+            first.code,
+            first.expected,
+            first.found,
+            f"{first.repair}, and the same further on, proves all outputs",
+            True,
+        )
+    return first
+
+
+def _dependents(module: Module, names: set[str]) -> Iterator[Op]:
+    """Operators that read one of the values, also through others."""
+    dirty = set(names)
+    for op in module.ops:
+        if any(v.name in dirty for v in op.operands):
+            dirty.update(v.name for v in op.results)
+            yield op
+
+
+def rerun(alignment: Alignment, replaced: Mapping[str, View]) -> Normalised:
+    """The implementation's views with some values replaced."""
+    before = alignment.proof.implementation
+    module = decompose(alignment.proof.composed.implementation)
+    state = Normalised(before.algebra, {**before.views, **replaced})
+    continue_from(state, list(_dependents(module, set(replaced))), replaced)
+    return state
+
+
+def repaired(alignment: Alignment, replaced: Mapping[str, View], failing: Sequence[str]) -> bool:
+    """Whether the failing outputs are as expected once some values are replaced."""
+    state = rerun(alignment, replaced)
+    proof = alignment.proof
+    wanted = {o.name: proof.expected.views[o.value.name] for o in proof.composed.expected.outputs}
+    return all(
+        equal(proof.store, wanted[o.name], state.views[o.value.name])
+        for o in proof.composed.implementation.outputs
+        if o.name in failing
+    )
+
+
+def _sums_suffice(alignment: Alignment, failing: Sequence[str], clock: Clock) -> bool:
+    """Whether completing partial sums, one value after the other, proves the outputs."""
+    replaced: dict[str, View] = {}
+    proof = alignment.proof
+    for _ in range(REPEATS):
+        clock.check()
+        state = rerun(alignment, replaced)
+        current = Alignment(
+            type(proof)(
+                proof.store, proof.composed, proof.reference, state, proof.expected, proof.proved, proof.uneven
+            ),
+            alignment.relation,
+            alignment.reference,
+            alignment.implementation,
+        )
+        current.run()
+        bad = cone(current.implementation, failing, current.matches)
+        step = next(
+            (
+                (op, v, m)
+                for op in current.implementation.ops
+                for v in op.results
+                if v.name in bad and (m := current.matches[v.name]).view is not None
+            ),
+            None,
+        )
+        if step is None:
+            return False
+        op, value, match = step
+        if _partial_operand(current, op) is None and match.status is not Status.PARTIAL or value.name in replaced:
+            return False
+        assert match.view is not None
+        replaced[value.name] = match.view
+        if repaired(alignment, replaced, failing):
+            return True
+    return False
+
+
+def _partial_operand(alignment: Alignment, op: Op) -> tuple[str, tuple[str, ...]] | None:
+    if "collective" in TABLE[op.opcode].traits:
+        return None
+    for x in op.operands:
+        match = alignment.matches.get(x.name)
+        if match is not None and match.status is Status.PARTIAL:
+            return x.name, match.axes
+    return None
+
+
+def _finding(alignment: Alignment, op: Op, value: Value, match: Match, *, proves: bool = False) -> Finding:
+    code, expected, found, repair = _words(alignment, op, value, match)
+    if proves:
+        repair = f"{repair or 'computing it as the reference does'} proves all outputs"
+    elif repair is not None:
+        repair = f"{repair} (this alone does not prove all outputs)"
+    return Finding(op, value, match.reference, code, expected, found, repair, proves, _reorders(op))
+
+
+def _reorders(op: Op) -> bool:
+    """Whether a collective reads ranks in another order than that of their numbers."""
+    groups = op.attrs.get("groups", ())
+    return op.opcode == "collective_permute" or any(list(g) != sorted(g) for g in groups)
+
+
+def _words(alignment: Alignment, op: Op, value: Value, match: Match) -> tuple[str, str, str, str | None]:
+    """(code, what was expected, what was found, the repair)."""
+    partial = _partial_operand(alignment, op)
+    if match.status is Status.PARTIAL:
+        axes = "+".join(match.axes)
+        return (
+            "R02",
+            f"the sum over {axes}, as `{match.reference}` of the reference",
+            f"`{value.name}` is a partial sum over {axes}: the sum over {axes} is missing",
+            f"an all-reduce over {axes} after it",
+        )
+    if partial is not None and op.opcode not in ("reshape", "transpose"):
+        name, over = partial
+        axes = "+".join(over)
+        return (
+            "R02",
+            f"the sum of `{name}` over {axes}",
+            f"`{name}` is read as a partial sum over {axes}: the sum over {axes} is missing",
+            f"an all-reduce over {axes} after `{name}`",
+        )
+    if match.view is None:
+        return "R01", "a value of the reference", f"`{value.name}` is like no value of the reference", None
+    for attempt in (_ratio, _groups, _start, _swapped, _dims):
+        words = attempt(alignment, op, value, match.view)
+        if words is not None:
+            return words
+    operator = "R05" if match.reference else "R01"
+    return (
+        operator,
+        f"the value of `{match.reference}` of the reference",
+        f"`{value.name}` ({op.opcode}) is another function of the inputs",
+        None,
+    )
+
+
+Words = tuple[str, str, str, str | None]
+
+
+def _ratio(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
+    store = alignment.proof.store
+    found = alignment.proof.implementation.views[value.name]
+    _, (s, t) = align(store, (wanted, found), [range(len(wanted.shape))] * 2)
+    if s.coef == 0 or t.coef == 0 or store.kind(s) != "real":
+        return None
+    if not same(store, type(s)(1, s.cls, s.access), type(t)(1, t.cls, t.access)):
+        return None
+    ratio = Fraction(t.coef) / Fraction(s.coef)
+    size = f"{ratio} times" if ratio != 2 else "twice"
+    text = f"{size} too large" if ratio > 1 else f"the negated value times {-ratio}" if ratio < 0 else f"{ratio} of it"
+    if ratio == -1:
+        text = "the negated value"
+    collective = "collective" in TABLE[op.opcode].traits
+    code = "R02" if collective else "R04"
+    repair = f"dividing by {ratio}" if not collective else f"leaving out `{value.name}`"
+    return code, f"the value of `{_name(alignment, value)}` of the reference", text, repair
+
+
+def _name(alignment: Alignment, value: Value) -> str:
+    return alignment.matches[value.name].reference or value.name
+
+
+def _groups(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
+    if op.opcode not in ("all_reduce", "reduce_scatter", "all_gather") or "groups" not in op.attrs:
+        return None
+    for axes, _ in runs(alignment.mesh):
+        groups = rank_groups(alignment.mesh, axes)
+        if groups == op.attrs["groups"]:
+            continue
+        if _equals(alignment, Op(op.opcode, op.operands, op.results, {**op.attrs, "groups": groups}), wanted):
+            name = "+".join(axes)
+            return (
+                "R02",
+                f"{op.opcode} over {name}, groups {_shown(groups)}",
+                f"groups {_shown(op.attrs['groups'])}",
+                f"the groups of {name}",
+            )
+    return None
+
+
+def _shown(groups: Sequence[Sequence[int]]) -> str:
+    text = " ".join("{" + ",".join(map(str, g)) + "}" for g in groups)
+    return text if len(text) < 60 else text[:56] + " ..."
+
+
+def _equals(alignment: Alignment, op: Op, wanted: View) -> bool:
+    state = Normalised(alignment.algebra, {})
+    views = alignment.proof.implementation.views
+    try:
+        (result,) = apply(state, op, [views[x.name] for x in op.operands])
+    except (Unsupported, AssertionError):
+        return False
+    return equal(alignment.proof.store, wanted, result)
+
+
+def _start(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
+    if op.opcode != "slice":
+        return None
+    shape = op.operands[0].type.shape
+    a = op.attrs
+    for d, n in enumerate(value.type.shape):
+        if n == shape[d] or a["strides"][d] != 1:
+            continue
+        room = shape[d] - n
+        step = max(1, room // STARTS)
+        for start in sorted({*range(0, room + 1, n), room, *range(0, room + 1, step)}):
+            starts = (*a["starts"][:d], start, *a["starts"][d + 1 :])
+            limits = (*a["limits"][:d], start + n, *a["limits"][d + 1 :])
+            moved = Op("slice", op.operands, op.results, {**a, "starts": starts, "limits": limits})
+            if start != a["starts"][d] and _equals(alignment, moved, wanted):
+                what = "columns" if d == len(shape) - 1 and len(shape) > 1 else "rows" if d == 0 else f"dim {d} at"
+                by = start - a["starts"][d]
+                return (
+                    "R03",
+                    f"{what} {start}:{start + n}",
+                    f"reads {what} {a['starts'][d]}:{a['limits'][d]}",
+                    f"shifting the start by {by}",
+                )
+    return None
+
+
+def _swapped(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
+    if len(op.operands) != 2 or op.operands[0].type != op.operands[1].type:
+        return None
+    if not _equals(alignment, Op(op.opcode, op.operands[::-1], op.results, op.attrs), wanted):
+        return None
+    names = [x.name for x in op.operands]
+    return "R05", f"{op.opcode} of {names[1]} and {names[0]}", f"{op.opcode} of {names[0]} and {names[1]}", "swapping the operands"
+
+
+def _dims(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
+    found = alignment.proof.implementation.views[value.name]
+    for a, b in combinations(range(len(found.shape)), 2):
+        if found.shape[a] != found.shape[b] or found.shape[a] < 2:
+            continue
+        order = list(range(len(found.shape)))
+        order[a], order[b] = b, a
+        if equal(alignment.proof.store, wanted, alignment.algebra.transpose(found, order)):
+            return "R05", f"dims {a} and {b} the other way round", f"dims {a} and {b} are swapped", f"swapping dims {a} and {b}"
+    for x in op.operands:
+        for a, b in combinations(range(len(x.type.shape)), 2):
+            if x.type.shape[a] != x.type.shape[b] or x.type.shape[a] < 2:
+                continue
+            order = list(range(len(x.type.shape)))
+            order[a], order[b] = b, a
+            views = alignment.proof.implementation.views
+            operands = [
+                alignment.algebra.transpose(views[y.name], order) if y is x else views[y.name] for y in op.operands
+            ]
+            try:
+                results = apply(Normalised(alignment.algebra, {}), op, operands)
+            except (Unsupported, AssertionError):
+                continue
+            if equal(alignment.proof.store, wanted, results[0]):
+                return (
+                    "R05",
+                    f"`{x.name}` with dims {a} and {b} the other way round",
+                    f"`{x.name}` is transposed",
+                    f"swapping dims {a} and {b} of `{x.name}`",
+                )
+    return None

@@ -1,0 +1,187 @@
+"""Refutation by replay: a difference on the imported programs, and when it is enough (SOUNDNESS R2, V1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardproof.ir.module import Module, Op
+from shardproof.solver.infer import Cuts, Inferred
+from shardproof.solver.prove import Clock, prove
+from shardproof.solver.relation import Composed, Relation, Segments, Spec, compose
+from shardproof.solver.replay import Difference, compare, confirm
+from shardproof.solver.shrink import shrink
+from shardproof.solver.steps import Layout, RelationError, Step
+
+TRIALS = 3
+CONFIRMATIONS = 4
+BUDGET = 3 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What replay showed: a difference at the original shapes, else how many draws agreed, else why not."""
+
+    difference: Difference | None = None
+    tested: int | None = None
+    reason: str | None = None
+    hint: Difference | None = None
+    extents: Mapping[str, str] = field(default_factory=dict)
+
+
+def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
+    """Look for a difference on shrunk programs, confirm it at the original shapes."""
+    modules = composed.reference, composed.implementation, composed.expected
+    small = shrink(*modules)
+    if isinstance(small, str):
+        outcome = compare(*modules, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET)
+        if isinstance(outcome, str):
+            return Replayed(reason=f"{small}; {outcome}")
+        if outcome.differences:
+            return Replayed(difference=outcome.differences[0])
+        return Replayed(tested=outcome.tested)
+    clock.check()
+    shrunk = small.reference, small.implementation, small.expected
+    outcome = compare(*shrunk, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET)
+    if isinstance(outcome, str):
+        return Replayed(reason=outcome)
+    if not outcome.differences:
+        return Replayed(tested=outcome.tested)
+    reason = None
+    for hint in _cheapest(modules[1], outcome.differences)[:CONFIRMATIONS]:
+        clock.check()
+        for delta in range(2):
+            found = confirm(
+                *modules,
+                output=hint.output,
+                rank=hint.rank,
+                index=small.original(hint.output, hint.index),
+                seed=hint.seed + delta,
+                ranges=composed.ranges,
+                positive=hint.positive,
+                budget=BUDGET,
+            )
+            if isinstance(found, Difference):
+                return Replayed(difference=found, extents=small.extents)
+            if isinstance(found, str):
+                reason = found
+                break
+    hint = outcome.differences[0]
+    why = reason or "the shrunk programs differ, the elements looked at in the original ones do not"
+    return Replayed(reason=why, hint=hint, extents=small.extents)
+
+
+def _cheapest(module: Module, differences: Sequence[Difference]) -> list[Difference]:
+    """Differences of outputs that are made early first: fewer operators lead to them."""
+    position = {v.name: n for n, op in enumerate(module.ops) for v in op.results}
+    made = {o.name: position.get(o.value.name, 0) for o in module.outputs}
+    return sorted(differences, key=lambda d: made.get(d.output, 0))
+
+
+def misread(implementation: Module, reference: Module, inferred: Inferred) -> str | None:
+    """An input whose elements the reference reads once each and the implementation does not.
+
+    Looks at the places where both programs cut a fused input.
+    """
+    cuts, own = Cuts(implementation), Cuts(reference)
+    for name, spec in inferred.relation.inputs.items():
+        if not isinstance(spec, Segments) or name not in inferred.relation.inferred:
+            continue
+        edges, extent = cuts.edges(name, spec.dim)
+        source = inferred.relation.sources[name]
+        if not edges or not own.of(source, spec.dim):
+            continue
+        at = 0
+        for a, b in sorted(edges):
+            if a != at:
+                kind = "twice" if a < at else "never"
+                low, high = sorted((a, at))
+                return f"elements {low}:{high} of dim {spec.dim} of `{name}` are read {kind}"
+            at = b
+        if at != extent:
+            return f"elements {at}:{extent} of dim {spec.dim} of `{name}` are read never"
+    return None
+
+
+def other_layout(
+    reference: Module, implementation: Module, inferred: Inferred, clock: Clock
+) -> tuple[str, str] | None:
+    """An input and another layout of it under which every output would be proved.
+
+    Tried are layouts that use every element once: the other candidates of inference, segments in
+    another order, shards in the rank orders that the program's own groups have.
+    """
+    for changes in _variants(implementation, inferred):
+        clock.check()
+        relation = replace(inferred.relation, inputs={**inferred.relation.inputs, **changes})
+        try:
+            proof = prove(compose(reference, implementation, relation), clock)
+        except RelationError:
+            continue
+        if proof.complete:
+            names = ", ".join(sorted(changes)[:3]) + (", ..." if len(changes) > 3 else "")
+            return names, str(next(iter(changes.values())))
+    return None
+
+
+def _variants(implementation: Module, inferred: Inferred) -> list[dict[str, Spec]]:
+    relation = inferred.relation
+    out: list[dict[str, Spec]] = []
+    own = {n: s for n, s in relation.inputs.items() if n in relation.inferred}
+    if inferred.alternatives:
+        out.append({n: options[0] for n, options in inferred.alternatives.items()})
+    for order in (1, -1):
+        swapped: dict[str, Spec] = {}
+        for n, s in own.items():
+            if isinstance(s, Segments) and len(s.parts) > 2:
+                swapped[n] = _reordered(s, order)
+        if swapped:
+            out.append(swapped)
+    for ranks in rank_orders(implementation.ops):
+        permuted = {n: p for n, s in own.items() if (p := _permuted(s, ranks)) is not None}
+        out += [{n: p} for n, p in permuted.items()] + ([permuted] if len(permuted) > 1 else [])
+    return out
+
+
+def _reordered(s: Segments, order: int) -> Segments:
+    """The last two segments (or the first two) swapped within the local tensor."""
+    parts = list(s.parts)
+    at = 0
+    pieces = []
+    for size, layout in parts:
+        assert size is not None
+        cut = Step("slice", (s.dim, at, at + size))
+        pieces.append((None, Layout(None, (cut, *layout.steps))))
+        at += size
+    i, j = (-2, -1) if order > 0 else (0, 1)
+    pieces[i], pieces[j] = pieces[j], pieces[i]
+    return Segments(s.dim, tuple(pieces))
+
+
+def rank_orders(ops: Sequence[Op]) -> list[tuple[int, ...]]:
+    """The orders of ranks, other than ascending, that groups and permutes of a program have."""
+    orders: dict[tuple[int, ...], None] = {}
+    for op in ops:
+        for g in op.attrs.get("groups", ()):
+            low = sorted(g)
+            if list(g) != low:
+                order = tuple(low.index(r) for r in g)
+                inverse = tuple(order.index(k) for k in range(len(order)))
+                orders[order] = orders[inverse] = None
+        pairs = op.attrs.get("pairs", ())
+        if pairs:
+            table = dict(pairs)
+            if sorted(table) == sorted(table.values()) == list(range(len(table))):
+                order = tuple(table[k] for k in range(len(table)))
+                inverse = tuple(order.index(k) for k in range(len(order)))
+                orders[order] = orders[inverse] = None
+    return list(orders)[:8]
+
+
+def _permuted(spec: Spec, ranks: tuple[int, ...]) -> Spec | None:
+    if isinstance(spec, Segments) or not spec.steps:
+        return None
+    last = spec.steps[-1]
+    if not isinstance(last, Step) or last.name != "shard":
+        return None
+    return Layout(spec.source, (*spec.steps, Step("ranks", ranks)))
