@@ -107,8 +107,17 @@ def pad(k: Algebra, op: Op, x: Sequence[View]) -> View:
     return k.pad(x[0], x[1], a["low"], a["high"], a["interior"])
 
 
+def accumulated(k: Algebra, op: Op, x: Sequence[View]) -> list[View]:
+    """Operands of a contraction as elements of its result, which may be a wider integer type."""
+    dtype = op.result.type.dtype
+    return [
+        v if v.dtype is dtype or dtype.kind == "real" else k.elementwise("convert", [v], TensorType(dtype, v.shape), {})
+        for v in x
+    ]
+
+
 def dot_general(k: Algebra, op: Op, x: Sequence[View]) -> View:
-    a = op.attrs
+    a, x = op.attrs, accumulated(k, op, x)
     return k.dot(
         x[0], x[1], (a["lhs_contracting"], a["rhs_contracting"]), (a["lhs_batch"], a["rhs_batch"])
     )
@@ -130,11 +139,12 @@ def convolution(k: Algebra, op: Op, x: Sequence[View]) -> View | None:
     a = op.attrs
     if a["batch_groups"] != 1:
         return None
+    x = accumulated(k, op, x)
     lhs = k.transpose(x[0], a["lhs_dims"])
     rhs = k.transpose(x[1], a["rhs_dims"])
     spatial = len(a["lhs_dims"]) - 2
     rhs = k.reverse(rhs, [2 + d for d in range(spatial) if a["reversal"][d]])
-    dtype = op.operands[0].type.dtype
+    dtype = op.result.type.dtype
     zero = k.literal(np.zeros((), dtype.storage), TensorType(dtype, ()))
     low, high = (0, 0, *a["pad_low"]), (0, 0, *a["pad_high"])
     lhs = k.pad(lhs, zero, low, high, (0, 0, *(n - 1 for n in a["lhs_dilation"])))

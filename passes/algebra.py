@@ -51,12 +51,13 @@ class Views:
     def rank(self, type: TensorType) -> View:
         return View(self.store.integer(self.ranks.flat), (), (), type.dtype)
 
-    def draw(self, name: str, type: TensorType) -> View:
-        """A fresh random tensor, different on every rank."""
+    def draw(self, name: str, type: TensorType, special: int = 0) -> View:
+        """A fresh random tensor, different on every rank; reals that may be infinite or NaN as `special` says."""
         dims = tuple(fresh(self.store, n) for n in type.shape)
         indices = [*(i for _, i in self.ranks.axes), *(i for d in dims for i in d)]
         kind = "int" if type.dtype.kind == "uint" else type.dtype.kind
-        cls = self.store.draw(name, kind, tuple(self.store.sizes[i] for i in indices))
+        facts = {"special": special} if kind == "real" else {}
+        cls = self.store.draw(name, kind, tuple(self.store.sizes[i] for i in indices), **facts)
         return View(self.store.whole(cls, indices), dims, type.shape, type.dtype)
 
     # elements

@@ -12,6 +12,7 @@ from shardproof.passes.algebra import Views
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.collectives import Ranks
 from shardproof.passes.concatenate import concatenate, settle
+from shardproof.passes.facts import ANYTHING
 from shardproof.passes.views import Unsupported, View, empty, fresh
 
 
@@ -119,8 +120,8 @@ def _meant(
 
 
 def _unknown(algebra: Views, op: Op, value: Value) -> View:
-    """A fresh class that may differ on every rank: equal to nothing, so it can prove nothing."""
-    return algebra.draw(f"{op.opcode} {value.name}", value.type)
+    """A fresh class of any values on every rank: equal to nothing, so it can prove nothing."""
+    return algebra.draw(f"{op.opcode} {value.name}", value.type, ANYTHING)
 
 
 def same(store: Store, a: Term, b: Term) -> bool:

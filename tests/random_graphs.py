@@ -72,7 +72,7 @@ class Graph:
             types = TABLE[opcode].type([v.type for v in operands], attrs, declared)
         except ModuleError:
             return None
-        if any(t.size > 96 for t in types) or self._may_overflow(opcode, operands, attrs.get("kind")):
+        if any(t.size > 96 for t in types) or self._may_overflow(opcode, operands, types[0], attrs.get("kind")):
             return None
         names = [f"v{len(self.ops)}{'abc'[n]}" for n in range(len(types))]
         results = tuple(Value(n, t) for n, t in zip(names, types, strict=True))
@@ -106,10 +106,11 @@ class Graph:
         largest = LARGEST if a.dtype.kind == "f" else LARGEST_INTEGER
         return a.dtype.kind in "bc" or not a.size or bool(np.abs(a.astype(np.float64)).max() <= largest)
 
-    def _may_overflow(self, opcode: str, operands: tuple[Value, ...], kind: Any) -> bool:
+    def _may_overflow(self, opcode: str, operands: tuple[Value, ...], type_: TensorType, kind: Any) -> bool:
         """Overflow of signed integers is assumed away, so it must not happen here."""
         if opcode not in ("reduce", "all_reduce", "reduce_scatter"):
-            return opcode not in UNCHANGING and any(v.type.dtype is DType.S8 for v in operands)
+            narrow = any(v.type.dtype is DType.S8 for v in operands)
+            return narrow and opcode not in UNCHANGING and (opcode != "dot_general" or type_.dtype is DType.S8)
         if operands[0].type.dtype is DType.S8:
             return True
         if kind != "prod" or operands[0].type.dtype.kind != "int":
@@ -544,7 +545,7 @@ def _convolution(g: Graph) -> None:
 
 
 def _dot(g: Graph) -> None:
-    v = g.pick("real", "int", least=1)
+    v = g.pick("real", "int", "uint", least=1)
     if v is None:
         return
     fit = [w for w in g.pool if w.type.dtype is v.type.dtype and w.type.shape]
@@ -561,10 +562,12 @@ def _dot(g: Graph) -> None:
     batch, contracting = chosen[:split], chosen[split:]
     if len(contracting) > 1 and g.draw.random() < 0.5:
         contracting = contracting[:1]
+    wider = {DType.S8: DType.S32, DType.U8: DType.U32, DType.S32: DType.S64}
+    dtype = wider.get(v.type.dtype, v.type.dtype) if g.draw.random() < 0.5 else v.type.dtype
     g.add(
         "dot_general",
         (v, w),
-        TensorType(v.type.dtype, ()),
+        TensorType(dtype, ()),
         lhs_contracting=tuple(a for a, _ in contracting),
         rhs_contracting=tuple(b for _, b in contracting),
         lhs_batch=tuple(a for a, _ in batch),

@@ -23,6 +23,9 @@ def _reduce(state: Lowering, op: HloInstruction, operands: list[Bound], prefix: 
         raise ModuleError(
             f"`{op.name}` has {len(values)} operands, as many inputs as initial values are needed"
         )
+    shapes = {v.type.shape for v in values[:count]}
+    if len(shapes) > 1 or any(v.type.shape for v in values[count:]):
+        raise ModuleError(f"`{op.name}` needs inputs of one shape and scalar initial values")
     types = shapes_of(op)
     if len(types) != count:
         raise ModuleError(f"`{op.name}` reduces {count} arrays, but is declared as {op.shape}")

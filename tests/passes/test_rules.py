@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -13,6 +14,8 @@ from random_graphs import Graph
 from shardproof.ir.module import Op, Value
 from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.passes.access import index, scale
+from shardproof.passes.arithmetic import pointwise
+from shardproof.passes.canonical import node
 from shardproof.passes.classes import Term
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.normalise import new_store
@@ -98,7 +101,7 @@ def test_n1_overlapping_windows_do_not_merge() -> None:
 
 
 def test_n1_one_high_index_merges_with_one_low_index_only() -> None:
-    """sum of x[6b + 2i + 3j] with i < 3 and j < 2: both i and j end where b starts."""
+    """x[6b + 2i + 3j] with i < 3 and j < 2: both i and j end where b starts."""
     store = new_store()
     x = store.leaf("input", ("x",), "real", (14,))
     b, i, j = store.fresh(2), store.fresh(3), store.fresh(2)
@@ -106,7 +109,12 @@ def test_n1_one_high_index_merges_with_one_low_index_only() -> None:
     total = reduce(store, "sum", {b, i, j}, Term(1, x, (at,)))
     values = np.arange(14.0) ** 2
     want = sum(values[6 * b + 2 * i + 3 * j] for b in range(2) for i in range(3) for j in range(2))
-    assert Evaluation(store, {"x": values}).term(total, {}) == want
+    evaluation = Evaluation(store, {"x": values})
+    assert evaluation.term(total, {}) == want
+    each = pointwise(store, "tanh", (), "real", [Term(1, x, (at,))])
+    for p in product(range(2), range(3), range(2)):
+        place = dict(zip((b, i, j), map(np.int64, p), strict=True))
+        assert evaluation.term(each, place) == np.tanh(values[6 * p[0] + 2 * p[1] + 3 * p[2]])
 
 
 def test_n2_a_position_read_twice_is_not_factored_apart() -> None:
@@ -198,6 +206,16 @@ def test_n4_an_unread_digit_of_a_bound_index_counts() -> None:
     check_graph(p)
 
 
+def test_n4_a_bound_index_that_nothing_reads_is_part_of_the_class() -> None:
+    store = new_store()
+    x = store.leaf("input", ("x",), "real", (2,))
+    i, unread = store.fresh(2), store.fresh(3)
+    term = Term(1, x, (index(i),))
+    sums = [node(store, "sum", (), "real", [term], bound) for bound in ([i, unread], [i])]
+    evaluation = Evaluation(store, {"x": np.array([1.0, 5.0])})
+    assert [evaluation.term(t, {}) for t in sums] == [18.0, 6.0]
+
+
 def test_n5_concatenation_passes_sums_and_elementwise_functions() -> None:
     p = Program()
     x, y = p.input(F, (3,)), p.input(F, (2,))
@@ -271,6 +289,12 @@ def test_n7_a_gram_matrix_is_symmetric_and_other_products_are_not() -> None:
     assert p.meet(turned(gram(x, x)), gram(x, x))
     assert not p.meet(turned(gram(x, y)), gram(x, y))
     assert p.meet(turned(gram(x, y)), gram(y, x))
+    assert p.meet(turned(p("tanh", gram(x, x))), p("tanh", gram(x, x)))
+    square = gram(x, y)
+    apart = p("subtract", square, turned(square))
+    both = p("add", square, turned(square))
+    assert not p.meet(turned(apart), apart)
+    assert p.meet(turned(both), both)
 
 
 def test_a1_integers_do_not_divide_and_bools_do_not_add() -> None:
@@ -296,6 +320,25 @@ def test_a1_unsigned_arithmetic_wraps() -> None:
     wide = p("convert", below, to=(I, (6,)))
     direct = p("subtract", p("convert", x, to=(I, (6,))), p.number([3] * 6, I))
     assert not p.meet(wide, direct)
+
+
+def test_a1_contractions_are_computed_in_the_type_of_their_result() -> None:
+    p = Program()
+    x, y = p.input(U, (3,)), p.input(U, (4,))
+    large = p("multiply", x, p.full(40, x))
+    none: dict[str, Any] = {n: () for n in ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")}
+    wide = p("dot_general", large, y, to=(DType.U32, (3, 4)), **none)
+    narrow = p("dot_general", large, y, to=(U, (3, 4)), **none)
+    assert not p.meet(wide, p("convert", narrow, to=(DType.U32, (3, 4))))
+
+
+def test_a2_a_value_of_unknown_meaning_may_be_infinite() -> None:
+    p = Program()
+    state = unrun(p, "rng_bit_generator", p.input(U, (3,)), (3,), algorithm="default")
+    difference = Value("difference", state.type)
+    p.ops.append(Op("subtract", (state, state), (difference,), {}))
+    store, found = normalised(p)
+    assert found.views["difference"].term != store.real(0)
 
 
 def test_a2_infinite_masks_do_not_cancel() -> None:
