@@ -25,11 +25,15 @@ class Algebra(Protocol):
     def literal(self, value: Array, type: TensorType) -> View: ...
     def iota(self, type: TensorType, dim: int) -> View: ...
     def rank(self, type: TensorType) -> View: ...
-    def elementwise(self, opcode: str, x: Sequence[View], type: TensorType, attrs: Mapping[str, Any]) -> View: ...
+    def elementwise(
+        self, opcode: str, x: Sequence[View], type: TensorType, attrs: Mapping[str, Any]
+    ) -> View: ...
     def broadcast(self, x: View, dims: Sequence[int], shape: tuple[int, ...]) -> View: ...
     def reshape(self, x: View, shape: tuple[int, ...]) -> View: ...
     def transpose(self, x: View, permutation: Sequence[int]) -> View: ...
-    def slice(self, x: View, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> View: ...
+    def slice(
+        self, x: View, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]
+    ) -> View: ...
     def reverse(self, x: View, dims: Sequence[int]) -> View: ...
     def pad(
         self, x: View, value: View, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
@@ -111,16 +115,16 @@ def accumulated(k: Algebra, op: Op, x: Sequence[View]) -> list[View]:
     """Operands of a contraction as elements of its result, which may be a wider integer type."""
     dtype = op.result.type.dtype
     return [
-        v if v.dtype is dtype or dtype.kind == "real" else k.elementwise("convert", [v], TensorType(dtype, v.shape), {})
+        v
+        if v.dtype is dtype or dtype.kind == "real"
+        else k.elementwise("convert", [v], TensorType(dtype, v.shape), {})
         for v in x
     ]
 
 
 def dot_general(k: Algebra, op: Op, x: Sequence[View]) -> View:
     a, x = op.attrs, accumulated(k, op, x)
-    return k.dot(
-        x[0], x[1], (a["lhs_contracting"], a["rhs_contracting"]), (a["lhs_batch"], a["rhs_batch"])
-    )
+    return k.dot(x[0], x[1], (a["lhs_contracting"], a["rhs_contracting"]), (a["lhs_batch"], a["rhs_batch"]))
 
 
 def reduce_window(k: Algebra, op: Op, x: Sequence[View]) -> View:
@@ -182,7 +186,19 @@ def custom_call(k: Algebra, op: Op, x: Sequence[View]) -> tuple[View, ...]:
 
 ELEMENTWISE: Final = (
     *("negate", "abs", "exponential", "expm1", "log", "log1p", "logistic", "tanh", "tan", "sine", "cosine"),
-    *("sqrt", "rsqrt", "cbrt", "sign", "floor", "ceil", "round_even", "round_away", "not", "is_finite", "erf"),
+    *(
+        "sqrt",
+        "rsqrt",
+        "cbrt",
+        "sign",
+        "floor",
+        "ceil",
+        "round_even",
+        "round_away",
+        "not",
+        "is_finite",
+        "erf",
+    ),
     *("popcnt", "clz", "real", "imag", "add", "subtract", "multiply", "divide", "remainder", "maximum"),
     *("minimum", "power", "atan2", "and", "or", "xor", "shift_left", "shift_right_logical"),
     *("shift_right_arithmetic", "complex", "compare", "select", "clamp", "convert", "bitcast_convert"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardproof.ir.types import Array, DType, TensorType
+from shardproof.ir.types import Array, DType, Kind, TensorType
 from shardproof.passes import elementwise as pointwise
 from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, index, scale, shift
@@ -52,7 +52,7 @@ class Views:
         return View(self.store.integer(self.ranks.flat), (), (), type.dtype)
 
     def draw(self, name: str, type: TensorType, special: int = 0) -> View:
-        """A fresh random tensor, different on every rank; reals that may be infinite or NaN as `special` says."""
+        """A fresh random tensor, other on every rank; `special` are the infinities and NaN it may hold."""
         dims = tuple(fresh(self.store, n) for n in type.shape)
         indices = [*(i for _, i in self.ranks.axes), *(i for d in dims for i in d)]
         kind = "int" if type.dtype.kind == "uint" else type.dtype.kind
@@ -67,7 +67,10 @@ class Views:
         if opcode == "bitcast_convert" and (x[0].shape != type.shape or source.bits != type.dtype.bits):
             raise Unsupported("a bit cast that changes the shape")
         return views.pointwise(
-            self.store, x, type.dtype, lambda t: pointwise.apply(self.store, opcode, t, source, type.dtype, attrs)
+            self.store,
+            x,
+            type.dtype,
+            lambda t: pointwise.apply(self.store, opcode, t, source, type.dtype, attrs),
         )
 
     def combine(self, kind: str, x: View, y: View) -> View:
@@ -182,7 +185,9 @@ class Views:
     def window(self, x: View, dim: int, size: int, stride: int, dilation: int, extent: int) -> View:
         """`extent` windows of `size` along `dim`; the window's positions become a new last dim."""
         outer, inner = fresh(self.store, extent), fresh(self.store, size)
-        e = self.store.add(scale(self.store.flatten(outer), stride), scale(self.store.flatten(inner), dilation))
+        e = self.store.add(
+            scale(self.store.flatten(outer), stride), scale(self.store.flatten(inner), dilation)
+        )
         by: dict[int, Expr] = {}
         views.split_into(self.store, x.dims[dim], e, by)
         term = read(self.store, self.store.substitute_term(x.term, by))
@@ -327,15 +332,16 @@ class Views:
             groups += [tuple(dims[k][d]) for d in held]
             signature.append((v.dtype.value, tuple(v.shape[d] for d in held)))
         results = []
-        for n, t in enumerate(types):
+        for n, type_ in enumerate(types):
+            shape, dtype = type_.shape, type_.dtype
             own = {f[1][n]: common for f, common in zip(free, shared, strict=True) if f[1][n] >= 0}
-            out_dims = tuple(own[d] if d in own else fresh(store, size) for d, size in enumerate(t.shape))
+            out_dims = tuple(own[d] if d in own else fresh(store, size) for d, size in enumerate(shape))
             out = [i for d, digits in enumerate(out_dims) if d not in own for i in digits]
-            kind = "int" if t.dtype.kind == "uint" else t.dtype.kind
-            held = [d for d in range(len(t.shape)) if d not in own]
-            attrs = (name, n, (t.dtype.value, tuple(t.shape[d] for d in held)), tuple(signature))
+            held_shape = tuple(size for d, size in enumerate(shape) if d not in own)
+            attrs = (name, n, (dtype.value, held_shape), tuple(signature))
+            kind: Kind = "int" if dtype.kind == "uint" else dtype.kind
             term = node(store, "opaque", attrs, kind, terms, groups=tuple(groups), out=out)
-            results.append(View(term, out_dims, t.shape, t.dtype))
+            results.append(View(term, out_dims, shape, dtype))
         return tuple(results)
 
     # collectives
@@ -386,4 +392,3 @@ class Views:
     def from_first(self, x: View, groups: Groups) -> View:
         pairs = [(g[0], r) for g in groups for r in g]
         return self.permute(x, pairs)
-

@@ -179,7 +179,11 @@ STORAGE: Final[Mapping[str, Any]] = {
     "complex": np.complex128,
 }
 
-CONSTANTS: Final[Mapping[str, Grid]] = {"one": np.float64(1), "true": np.bool_(True), "false": np.bool_(False)}
+CONSTANTS: Final[Mapping[str, Grid]] = {
+    "one": np.float64(1),
+    "true": np.bool_(True),
+    "false": np.bool_(False),
+}
 
 WHOLE_INTEGERS: Final[Mapping[str, Callable[[Grid], Grid]]] = {
     "position": lambda e: e,
@@ -274,7 +278,8 @@ POINTWISE: Final[Mapping[str, Callable[[Class, Sequence[Grid]], Grid]]] = {
     "prod": _repeated,
     "function": _function,
     **dict.fromkeys(
-        ("exponential", "logistic", "tanh", "tan", "sine", "cosine", "erf", "sign", "floor", "ceil"), _real_function
+        ("exponential", "logistic", "tanh", "tan", "sine", "cosine", "erf", "sign", "floor", "ceil"),
+        _real_function,
     ),
     **dict.fromkeys(("round_even", "round_away", "cbrt"), _real_function),
 }

@@ -38,7 +38,7 @@ def _split(store: Store, bound: set[int], t: Term) -> tuple[set[int], int, Term]
     A bound index of which only digits are read is replaced by its digits first.
     """
     if any(u < 0 for e in t.access for u, _ in e[1]):
-        work = Application(store, [t], bound, (), ())
+        work = Application(store, [t], tuple(bound), (), ())
         work.split()
         bound, t = work.bound, store.substitute_term(work.operands[0], work.outer)
     read_ones = bound & store.term_indices(t)

@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
+from math import prod
 from typing import Final
 
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
 from shardproof.passes.algebra import Views
-from shardproof.passes.normalise import Normalised, continue_from
-from shardproof.passes.views import Unsupported, View
+from shardproof.passes.arithmetic import scaled
+from shardproof.passes.classes import Coefficient, Store, Term
+from shardproof.passes.normalise import Normalised, continue_from, same
+from shardproof.passes.views import Unsupported, View, align
 from shardproof.solver.layout import Cutter
 from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
 from shardproof.solver.prove import Proof, equal
 from shardproof.solver.relation import Relation, Segments, Spec, cut, rank_groups
 from shardproof.solver.steps import Layout, RelationError
 
-LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert", "slice"})
+LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
 """Operators that one program may have and the other not."""
 ANYWHERE: Final = 4
 
@@ -61,6 +65,7 @@ class Alignment:
     by_class: dict[int, list[str]] = field(init=False, default_factory=dict)
     taken: set[str] = field(init=False, default_factory=set)
     siblings: dict[tuple[str, tuple[str, ...]], list[Op]] = field(init=False, default_factory=dict)
+    constant: set[str] = field(init=False, default_factory=set)
     segments: list[Segments] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,6 +78,10 @@ class Alignment:
             self.by_class.setdefault(self.proof.reference.views[name].term.cls, []).append(name)
         for op in self.implementation.ops:
             self.siblings.setdefault((op.opcode, tuple(x.name for x in op.operands)), []).append(op)
+        for module in (self.reference, self.implementation):
+            for op in module.ops:
+                if all(x.name in self.constant for x in op.operands):
+                    self.constant.update(v.name for v in op.results)
         self.segments = [s for s in self.relation.inputs.values() if isinstance(s, Segments)]
 
     @property
@@ -94,20 +103,27 @@ class Alignment:
                 self.matches[value.name] = self._match(op, n, value)
 
     def _match(self, op: Op, number: int, value: Value) -> Match:
-        guess = self._structural(op, number)
-        first = self._judge(guess, value) if guess is not None else Match(Status.ALONE)
+        found = [self._judge(guess, value) for guess in self._structural(op, number)]
+        first = max(found, key=lambda m: self._likeness(m, value), default=Match(Status.ALONE))
         if first.status is Status.SAME:
-            if guess is not None:
-                self.taken.add(guess)
+            self.taken.add(first.reference or "")
             return first
-        view = self.proof.implementation.views[value.name]
-        for name in self.by_class.get(view.term.cls, ())[:ANYWHERE]:
-            other = self._judge(name, value)
-            if other.status is Status.SAME and not self._belongs(name, op, value):
-                return other
-        if guess is not None:
-            self.taken.add(guess)
+        if all(self.matches[x.name].status is not Status.WRONG for x in op.operands):
+            view = self.proof.implementation.views[value.name]
+            for name in self.by_class.get(view.term.cls, ())[:ANYWHERE]:
+                other = self._judge(name, value)
+                if other.status is Status.SAME and not self._belongs(name, op, value):
+                    return other
+        if first.reference is not None and first.status is not Status.ALONE:
+            self.taken.add(first.reference)
         return first
+
+    def _likeness(self, match: Match, value: Value) -> int:
+        """Equal, partial, a multiple, another function, nothing: higher is better."""
+        if match.status is Status.WRONG and match.view is not None:
+            multiple = ratio(self.proof.store, match.view, self.proof.implementation.views[value.name])
+            return 2 if multiple is not None else 1
+        return {Status.SAME: 4, Status.PARTIAL: 3}.get(match.status, 0)
 
     def _belongs(self, name: str, op: Op, value: Value) -> bool:
         """Whether a reference value is already the counterpart of a sibling of `value`."""
@@ -118,27 +134,33 @@ class Alignment:
             if v is not value
         )
 
-    def _structural(self, op: Op, number: int) -> str | None:
-        """The reference value in the same place of the program, by the operands' counterparts."""
+    def _structural(self, op: Op, number: int) -> Iterator[str]:
+        """Reference values in the same place of the program, by the operands' counterparts; likely ones first."""
         ids = [self.matches[x.name].reference for x in op.operands]
         if "collective" in TABLE[op.opcode].traits:
-            return ids[0] if ids else None
+            yield from (i for i in ids[:1] if i is not None)
+            return
         known = [i for i in ids if i is not None]
         if not known:
-            return None
+            return
         loose: str | None = None
         for other in self._reach(known[0], op.opcode):
             name = other.results[min(number, len(other.results) - 1)].name
             if name in self.taken:
                 continue
-            if len(other.operands) == len(op.operands) and all(
-                i is None or i == x.name or self._through(x.name, i) for i, x in zip(ids, other.operands, strict=True)
-            ):
-                return name
+            if len(other.operands) == len(op.operands) and all(map(self._alike, op.operands, ids, other.operands)):
+                yield name
+                return
             loose = loose or name
-        if op.opcode in LAYOUT and loose is None:
-            return known[0]
-        return loose
+        if loose is not None:
+            yield loose
+        yield known[0]
+
+    def _alike(self, own: Value, origin: str | None, other: Value) -> bool:
+        """Whether an operand may correspond to one of the reference, as far as is known."""
+        if origin is None:
+            return (own.name in self.constant) == (other.name in self.constant)
+        return origin == other.name or self._through(other.name, origin)
 
     def _reach(self, name: str, opcode: str) -> Iterator[Op]:
         """Reference operators of this kind that read a value, layout operators between them passed over."""
@@ -177,9 +199,9 @@ class Alignment:
                 continue
             if equal(self.proof.store, wanted, found):
                 return Match(Status.SAME, name, spec, wanted)
-            axes = self._partial(wanted, found)
-            if axes:
-                return Match(Status.PARTIAL, name, spec, wanted, axes)
+            partial = self._partial(name, spec, wanted, found)
+            if partial is not None:
+                return partial
             if last.status is Status.ALONE:
                 last = Match(Status.WRONG, name, spec, wanted)
         return last
@@ -213,17 +235,33 @@ class Alignment:
         continue_from(state, cutter.ops, {})
         return state.views[v.name]
 
-    def _partial(self, wanted: View, found: View) -> tuple[str, ...]:
+    def _partial(self, name: str, spec: Spec, wanted: View, found: View) -> Match | None:
+        """The match of partial sums, or of a multiple of them."""
         if found.dtype.kind != "real":
-            return ()
+            return None
+        store = self.proof.store
         for axes, _ in runs(self.mesh):
             try:
                 total = self.algebra.all_reduce(found, "sum", rank_groups(self.mesh, axes))
             except Unsupported:
                 continue
-            if equal(self.proof.store, wanted, total):
-                return axes
-        return ()
+            times = ratio(store, wanted, total)
+            if times == 1:
+                return Match(Status.PARTIAL, name, spec, wanted, axes)
+            if times is not None and total.term.coef != found.term.coef * prod(dict(self.mesh.axes)[a] for a in axes):
+                right = View(scaled(found.term, times, inverse=True), found.dims, found.shape, found.dtype)
+                return Match(Status.WRONG, name, spec, right, axes)
+        return None
+
+
+def ratio(store: Store, wanted: View, found: View) -> Coefficient | None:
+    """The constant that makes `found` of `wanted`, if there is one."""
+    _, (s, t) = align(store, (wanted, found), [range(len(wanted.shape))] * 2)
+    if s.coef == 0 or t.coef == 0 or store.kind(s) != "real":
+        return None
+    if not same(store, Term(1, s.cls, s.access), Term(1, t.cls, t.access)):
+        return None
+    return Fraction(t.coef) / Fraction(s.coef)
 
 
 def _moved(layout: Layout, dim: int, to: int) -> Layout | None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from shardproof.ir.module import Input, Module, Op
+from shardproof.ir.module import Input, Module, Op, Output
+from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
 from shardproof.solver.placement import Ambiguous, Unfit, natural
 from shardproof.solver.relation import PER_RANK, REPLICATE, Relation, Segments, Spec
 from shardproof.solver.steps import Layout, Step
+
+ELEMENTWISE: Final = frozenset(
+    {*(name for name, row in TABLE.items() if "elementwise" in row.traits), "custom_call"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
     sources, evidence = dict(declared.sources), dict(declared.inferred)
     own_layouts, own_outputs = dict(declared.reference), dict(declared.reference_outputs)
     pairs = _pair_inputs(reference, implementation, inputs, sources, out)
-    cuts = Cuts(reference)
+    cuts, own_cuts = Cuts(reference), Cuts(implementation)
     for own, other in pairs:
         try:
             spec, reference_spec, why, others = _layout(own, other, reference.mesh, implementation.mesh, cuts)
@@ -52,18 +58,30 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         sources[other.name] = own.name
         if reference.mesh.size > 1:
             own_layouts[own.name] = reference_spec
+        others = others or _cut_otherwise(spec, own, other, own_cuts)
         if others:
             out.alternatives[other.name] = others
     for name, source in _pair_outputs(reference, implementation, outputs, sources, out):
-        own_type = next(o.value.type for o in reference.outputs if o.name == source)
-        type = next(o.value.type for o in implementation.outputs if o.name == name)
+        whole = next((o for o in reference.outputs if o.name == source), None)
+        part = next(o for o in implementation.outputs if o.name == name)
+        if whole is None:
+            out.gaps.append(Gap("output " + name, f"the reference has no output `{source}`"))
+            continue
+        own_type, type = whole.value.type, part.value.type
+        if (clash := _overwrites(whole, part, sources)) is not None:
+            out.gaps.append(Gap("output " + name, clash))
+            continue
         sources["output " + name] = source
         if name in outputs:
             continue
         try:
-            placement, own_placement = _output(own_type.shape, type.shape, reference.mesh, implementation.mesh)
+            placement, own_placement = _output(
+                own_type.shape, type.shape, reference.mesh, implementation.mesh
+            )
         except (Unfit, Ambiguous) as e:
-            out.gaps.append(Gap("output " + name, f"{type} against {own_type}: {e}", isinstance(e, Ambiguous)))
+            out.gaps.append(
+                Gap("output " + name, f"{type} against {own_type}: {e}", isinstance(e, Ambiguous))
+            )
             continue
         outputs[name], own_outputs[source] = placement, own_placement
     out.relation = replace(
@@ -76,6 +94,16 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         inferred=evidence,
     )
     return out
+
+
+def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str | None:
+    """Why two outputs that overwrite inputs can't be one another's counterparts, or None (SOUNDNESS E2)."""
+    if whole.updates is None or part.updates is None:
+        return None
+    theirs = sources.get(part.updates, part.updates)
+    if theirs == whole.updates:
+        return None
+    return f"it overwrites `{part.updates}`, in the reference `{whole.name}` overwrites `{whole.updates}`"
 
 
 def _pair_inputs(
@@ -150,13 +178,16 @@ def _layout(
     if mesh.size > 1:
         return _both_divided(own, other, mesh, target, cuts)
     shards = natural(a.shape, b.shape, target)
+    metadata = other.sharding
+    if metadata is not None and target.size > 1:
+        wanted = tuple(n // m if m else 1 for n, m in zip(a.shape, b.shape, strict=True))
+        if metadata != wanted:
+            raise Unfit(
+                f"its sharding says that the dims are cut into {list(metadata)} parts, not {list(wanted)}"
+            )
+        return shards, REPLICATE, "sharding metadata", []
     if not shards.steps:
         return REPLICATE, REPLICATE, "equal shapes", []
-    metadata = other.sharding
-    if metadata is not None and len(metadata) == len(b.shape):
-        wanted = tuple(n // m for n, m in zip(a.shape, b.shape, strict=True))
-        if metadata == wanted:
-            return shards, REPLICATE, "sharding metadata", []
     if len(shards.steps) == 1 and a.dtype.kind == "real":
         (step,) = shards.steps
         assert isinstance(step, Step)
@@ -168,6 +199,22 @@ def _layout(
             fused = Segments(dim, tuple((s, whole) for s in segments))
             return fused, REPLICATE, "the reference cuts it there", [shards]
     return shards, REPLICATE, "shapes", []
+
+
+def _cut_otherwise(spec: Spec, own: Input, other: Input, cuts: Cuts) -> list[Spec]:
+    """Fused segments as the implementation cuts a tensor that is thought to be plain shards.
+
+    Never the layout to be proved: it keeps a difference from being called a refutation.
+    """
+    if isinstance(spec, Segments) or len(spec.steps) != 1 or own.value.type.dtype.kind != "real":
+        return []
+    (step,) = spec.steps
+    assert isinstance(step, Step)
+    dim = step.args[0]
+    segments = cuts.of(other.name, dim)
+    parts = own.value.type.shape[dim] // other.value.type.shape[dim]
+    whole = Layout(None, (step,))
+    return [Segments(dim, tuple((s * parts, whole) for s in segments))] if segments and parts > 1 else []
 
 
 def _per_rank(shape: tuple[int, ...], mesh: Mesh) -> Spec:
@@ -189,7 +236,9 @@ def _both_divided(
         raise Ambiguous("two distributed programs on several mesh axes: declare the layouts")
     divided = [d for d in range(len(a)) if len(a) == len(b) and a[d] != b[d]]
     if len(divided) != 1 or a[divided[0]] * mesh.size != b[divided[0]] * target.size:
-        raise Unfit(f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor")
+        raise Unfit(
+            f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor"
+        )
     dim = divided[0]
     shard = Layout(None, (Step("shard", (dim,)),))
     segments = cuts.of(own.name, dim) if own.value.type.dtype.kind == "real" else []
@@ -199,9 +248,7 @@ def _both_divided(
     return shard, shard, "shapes", []
 
 
-def _output(
-    a: tuple[int, ...], b: tuple[int, ...], mesh: Mesh, target: Mesh
-) -> tuple[Spec, Spec]:
+def _output(a: tuple[int, ...], b: tuple[int, ...], mesh: Mesh, target: Mesh) -> tuple[Spec, Spec]:
     if mesh.size == 1:
         return natural(a, b, target), REPLICATE
     if mesh.size == target.size:
@@ -214,7 +261,9 @@ def _output(
         raise Ambiguous("two distributed programs on several mesh axes: declare the placement")
     divided = [d for d in range(len(a)) if a[d] != b[d]]
     if len(divided) != 1 or a[divided[0]] * mesh.size != b[divided[0]] * target.size:
-        raise Unfit(f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor")
+        raise Unfit(
+            f"{list(a)} on {mesh.size} ranks and {list(b)} on {target.size} are no shards of one tensor"
+        )
     shard = Layout(None, (Step("shard", (divided[0],)),))
     return shard, shard
 
@@ -279,8 +328,10 @@ def _follow(op: Op, value: str, dim: int) -> Iterator[tuple[int, int]]:
     """(dim of the result, scale) that dim `dim` of an operand leads to, contents in order."""
     which = [n for n, v in enumerate(op.operands) if v.name == value]
     x = op.operands[which[0]].type
-    if op.opcode in ("convert", "add", "subtract", "multiply", "negate", "custom_call") and op.result.type.shape == x.shape:
+    if op.opcode in ELEMENTWISE and op.result.type.shape == x.shape:
         yield dim, 1
+    elif op.opcode == "reduce" and value == op.operands[0].name and dim not in op.attrs["dims"]:
+        yield dim - sum(d < dim for d in op.attrs["dims"]), 1
     elif op.opcode == "transpose":
         yield op.attrs["permutation"].index(dim), 1
     elif op.opcode == "broadcast_in_dim" and op.result.type.shape[op.attrs["dims"][dim]] == x.shape[dim]:
@@ -300,9 +351,7 @@ def _through_dot(op: Op, which: int, dim: int) -> Iterator[tuple[int, int]]:
         yield len(batch[0]) + (len(free[0]) if which else 0) + free[which].index(dim), 1
 
 
-def _through_reshape(
-    before: tuple[int, ...], after: tuple[int, ...], dim: int
-) -> Iterator[tuple[int, int]]:
+def _through_reshape(before: tuple[int, ...], after: tuple[int, ...], dim: int) -> Iterator[tuple[int, int]]:
     """To a dim of the same extent at the same place, or to the leading one of those it is split into."""
     low, high = 1, 1
     for n in before[:dim]:

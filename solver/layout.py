@@ -13,6 +13,22 @@ from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.solver.steps import Layout, Pattern, RelationError, Step, show
 
 
+def chosen_axes(mesh: Mesh, names: Sequence[object], example: str) -> tuple[str, ...]:
+    """The named axes of a mesh, or its only axis of more than one rank; `example` shows how to name one."""
+    sizes = dict(mesh.axes)
+    axes = tuple(str(n) for n in names)
+    if not axes:
+        axes = tuple(name for name, n in mesh.axes if n > 1)
+        if len(axes) > 1:
+            raise RelationError(f"the mesh has several axes ({mesh}): name one, as in {example}")
+    for n, axis in enumerate(axes):
+        if axis not in sizes:
+            raise RelationError(f"the mesh has no axis `{axis}` (it has {mesh})")
+        if axis in axes[:n]:
+            raise RelationError(f"axis `{axis}` is named twice")
+    return axes
+
+
 class Cutter:
     """Collects operators that run on every rank of `mesh` before (or after) a program."""
 
@@ -52,10 +68,19 @@ class Cutter:
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].type.shape)
+        if not 0 <= dim < len(shape):
+            raise RelationError(f"there is no dim {dim} in {parts[0].type}")
+        for p in parts[1:]:
+            other = list(p.type.shape)
+            if len(other) != len(shape) or [*other[:dim], *other[dim + 1 :]] != [
+                *shape[:dim],
+                *shape[dim + 1 :],
+            ]:
+                raise RelationError(f"{parts[0].type} and {p.type} can't be joined on dim {dim}")
+            if p.type.dtype is not parts[0].type.dtype:
+                raise RelationError(f"{parts[0].type} and {p.type} are of different types")
         shape[dim] = sum(p.type.shape[dim] for p in parts)
-        return self.op(
-            "concatenate", tuple(parts), TensorType(parts[0].type.dtype, tuple(shape)), dim=dim
-        )
+        return self.op("concatenate", tuple(parts), TensorType(parts[0].type.dtype, tuple(shape)), dim=dim)
 
     def zeros(self, dtype: DType, shape: tuple[int, ...]) -> Value:
         zero = self.op("constant", (), TensorType(dtype, ()), value=np.zeros((), dtype.storage))
@@ -118,9 +143,19 @@ class Cutter:
     def apply(self, layout: Layout, v: Value, find: Callable[[str], Value]) -> Value:
         """The tensor that `layout` makes of `v`; `find` gives other reference tensors by name."""
         steps = layout.steps
+        used: list[str] = []
         for n, step in enumerate(steps):
             after = steps[n + 1] if n + 1 < len(steps) else None
             try:
+                if isinstance(step, Step) and step.name == "shard":
+                    used += chosen_axes(self.mesh, step.args[1:], f"shard({step.args[0]}, axis)")
+                    if len(set(used)) < len(used):
+                        raise RelationError("an axis of the mesh divides the tensor twice")
+                if isinstance(step, Step) and step.name == "ranks":
+                    before = steps[n - 1] if n else None
+                    if not isinstance(before, Step) or before.name != "shard":
+                        raise RelationError("stands right after the shard step whose parts it orders")
+                    continue
                 v = self._step(step, after, v, find)
             except RelationError as e:
                 raise RelationError(f"`{show(step)}`: {e}") from None
@@ -150,12 +185,12 @@ class Cutter:
             return self._repeated(v, dim, times, block)
         if step.name == "concat":
             others = [find(str(name)) for name in args[1:]]
-            return self.join([v, *others] if v is not None else others, args[0])
+            return self.join([v, *others], args[0])
         if step.name == "shard":
             return self._sharded(v, args, after)
-        if step.name == "ranks":
-            return v
-        raise RelationError("a partial sum can't be cut out of a whole tensor")
+        if step.name == "per_rank":
+            raise RelationError("only an output of a distributed reference is per rank")
+        raise RelationError("partial stands for the whole tensor, not for a segment of it")
 
     def _dim(self, v: Value, args: Sequence[Any], count: int) -> tuple[int, ...]:
         if len(args) != count or not all(isinstance(a, int) for a in args):
@@ -186,15 +221,8 @@ class Cutter:
 
     def _sharded(self, v: Value, args: Sequence[Any], after: Step | Pattern | None) -> Value:
         dim = self._dim(v, args[:1], 1)[0]
-        axes = [str(a) for a in args[1:]]
+        axes = chosen_axes(self.mesh, args[1:], f"shard({dim}, axis)")
         sizes = dict(self.mesh.axes)
-        if not axes:
-            if len(sizes) > 1:
-                raise RelationError(f"the mesh has several axes ({self.mesh}): name one, as in shard({dim}, axis)")
-            axes = list(sizes)
-        unknown = [a for a in axes if a not in sizes]
-        if unknown:
-            raise RelationError(f"the mesh has no axis `{unknown[0]}` (it has {self.mesh})")
         count = prod(sizes[a] for a in axes)
         if v.type.shape[dim] % count:
             raise RelationError(f"dim {dim} of extent {v.type.shape[dim]} does not divide into {count} parts")
@@ -207,21 +235,22 @@ class Cutter:
 
     def _rearranged(self, pattern: Pattern, v: Value) -> Value:
         sizes = dict(pattern.sizes)
+        flat = [n for g in pattern.before for n in g]
+        if len(sizes) < len(pattern.sizes) or any(n < 1 or name not in flat for name, n in pattern.sizes):
+            raise RelationError("sizes are at least 1, each of an axis on the left, once")
+        target = [n for g in pattern.after for n in g]
+        if sorted(flat) != sorted(target) or len(set(flat)) != len(flat):
+            raise RelationError("the two sides do not name the same axes once each")
         if len(pattern.before) != len(v.type.shape):
             raise RelationError(f"has {len(pattern.before)} dims on the left, the tensor is {v.type}")
         for group, extent in zip(pattern.before, v.type.shape, strict=True):
             open_names = [n for n in group if n not in sizes]
             known = prod(sizes[n] for n in group if n in sizes)
-            if len(open_names) > 1 or extent % known or not open_names and known != extent:
+            if len(open_names) > 1 or extent % known or (not open_names and known != extent):
                 raise RelationError(f"({' '.join(group)}) does not fit extent {extent}")
             if open_names:
                 sizes[open_names[0]] = extent // known
-        flat = [n for g in pattern.before for n in g]
-        target = [n for g in pattern.after for n in g]
-        if sorted(flat) != sorted(target) or len(set(flat)) != len(flat):
-            raise RelationError("the two sides do not name the same axes once each")
         v = self.reshape(v, tuple(sizes[n] for n in flat))
         if flat != target:
             v = self.transpose(v, [flat.index(n) for n in target])
         return self.reshape(v, tuple(prod(sizes[n] for n in g) for g in pattern.after))
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
@@ -57,11 +57,20 @@ def element(
 class Evaluator:
     """Evaluates boxes of a module's values on demand; small boxes that decided a position are kept.
 
-    `rounding_decided` tells whether a branch of anything evaluated so far was within rounding.
+    `rounding_decided` tells whether a branch of anything evaluated so far was within rounding. `check` is
+    called between operators and may raise (time limits).
     """
 
-    def __init__(self, module: Module, inputs: BoxInputs, *, budget: int = DEFAULT_BUDGET) -> None:
+    def __init__(
+        self,
+        module: Module,
+        inputs: BoxInputs,
+        *,
+        budget: int = DEFAULT_BUDGET,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._module = module
+        self._check = check
         self._inputs = inputs
         self._budget = budget
         self._outputs = {o.name: o.value for o in module.outputs}
@@ -193,6 +202,7 @@ class Evaluator:
 
         with np.errstate(all="ignore"):
             for step in steps:
+                self._check()
                 arrays: list[Array] = []
                 for use in step.uses:
                     if use is None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.ops import TABLE
 from shardproof.passes.decompose import decompose
-from shardproof.passes.normalise import Normalised, apply, continue_from, same
-from shardproof.passes.views import Unsupported, View, align
-from shardproof.solver.counterpart import Alignment, Match, Status, cone
+from shardproof.passes.normalise import Normalised, apply, continue_from
+from shardproof.passes.views import Unsupported, View
+from shardproof.solver.counterpart import Alignment, Match, Status, cone, ratio
 from shardproof.solver.placement import runs
 from shardproof.solver.prove import Clock, equal
 from shardproof.solver.relation import rank_groups
@@ -206,21 +205,16 @@ Words = tuple[str, str, str, str | None]
 
 
 def _ratio(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
-    store = alignment.proof.store
-    found = alignment.proof.implementation.views[value.name]
-    _, (s, t) = align(store, (wanted, found), [range(len(wanted.shape))] * 2)
-    if s.coef == 0 or t.coef == 0 or store.kind(s) != "real":
+    times = ratio(alignment.proof.store, wanted, alignment.proof.implementation.views[value.name])
+    if times is None or times == 1:
         return None
-    if not same(store, type(s)(1, s.cls, s.access), type(t)(1, t.cls, t.access)):
-        return None
-    ratio = Fraction(t.coef) / Fraction(s.coef)
-    size = f"{ratio} times" if ratio != 2 else "twice"
-    text = f"{size} too large" if ratio > 1 else f"the negated value times {-ratio}" if ratio < 0 else f"{ratio} of it"
-    if ratio == -1:
+    size = f"{times} times" if times != 2 else "twice"
+    text = f"{size} too large" if times > 1 else f"the negated value times {-times}" if times < 0 else f"{times} of it"
+    if times == -1:
         text = "the negated value"
     collective = "collective" in TABLE[op.opcode].traits
     code = "R02" if collective else "R04"
-    repair = f"dividing by {ratio}" if not collective else f"leaving out `{value.name}`"
+    repair = f"dividing by {times}" if not collective else f"leaving out `{value.name}`"
     return code, f"the value of `{_name(alignment, value)}` of the reference", text, repair
 
 

@@ -59,7 +59,8 @@ def natural(whole: tuple[int, ...], own: tuple[int, ...], mesh: Mesh) -> Layout:
     return Layout(
         None,
         tuple(
-            Step("shard", (d,) if names_only else (d, *names)) for d, names in zip(divided, found[0], strict=True)
+            Step("shard", (d,) if names_only else (d, *names))
+            for d, names in zip(divided, found[0], strict=True)
         ),
     )
 

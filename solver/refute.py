@@ -13,7 +13,7 @@ from shardproof.solver.replay import Difference, compare, confirm
 from shardproof.solver.shrink import shrink
 from shardproof.solver.steps import Layout, RelationError, Step
 
-TRIALS = 3
+TRIALS = 12
 CONFIRMATIONS = 4
 BUDGET = 3 << 30
 
@@ -60,6 +60,8 @@ def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
                 ranges=composed.ranges,
                 positive=hint.positive,
                 budget=BUDGET,
+                check=clock.check,
+                hinted=True,
             )
             if isinstance(found, Difference):
                 return Replayed(difference=found, extents=small.extents)

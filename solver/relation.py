@@ -6,22 +6,24 @@ tensors by ordinary operators, so proof and replay run on the same three modules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from shardproof.ir.module import Input, Module, Op, Output, Value
 from shardproof.ir.types import Mesh, TensorType
-from shardproof.solver.layout import Cutter
-from shardproof.solver.steps import Layout, RelationError, Step
+from shardproof.solver.layout import Cutter, chosen_axes
+from shardproof.solver.steps import Layout, RelationError, Step, show
 
-BASE = "base."
+BASE = "base "
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
     """A tensor of segments side by side along `dim`: (extent in the source or None, layout) each.
 
-    With extents the source is cut at them in order; without, each layout starts from the whole source.
+    With extents the source is cut at them in order; without, each layout starts from the whole source, or
+    from the reference input that it names.
     """
 
     dim: int
@@ -29,7 +31,9 @@ class Segments:
     source: str | None = None
 
     def __str__(self) -> str:
-        inner = " | ".join(f"{size} {layout}" if size is not None else str(layout) for size, layout in self.parts)
+        inner = " | ".join(
+            f"{size} {layout}" if size is not None else str(layout) for size, layout in self.parts
+        )
         return f"[{inner}] side by side on dim {self.dim}"
 
 
@@ -61,23 +65,26 @@ class Composed:
 
     `expected` runs on the implementation's mesh; its inputs are the reference's outputs by name, with
     a leading dim of reference ranks when there are several, its outputs are named like the
-    implementation's. `ranges` are by base tensor.
+    implementation's. `ranges` are by base tensor. `even` are the outputs of a distributed reference that
+    its ranks must agree on.
     """
 
     reference: Module
     implementation: Module
     expected: Module
     ranges: Mapping[str, tuple[int, int]]
+    even: frozenset[str] = frozenset()
 
 
 def compose(reference: Module, implementation: Module, relation: Relation) -> Composed:
     """The programs that a relation makes of two modules; RelationError when a layout does not fit."""
     bases, reference_ops = _bases(reference, implementation, relation)
-    cutter = Cutter(implementation.mesh, "layout.")
+    cutter = Cutter(implementation.mesh, "layout ")
+    in_parts = {relation.sources.get(n, n) for n, s in relation.inputs.items() if _is_partial(s)}
     for own in implementation.inputs:
         spec = relation.inputs[own.name]
         try:
-            v = _input(cutter, spec, relation.sources.get(own.name), own.name, bases, relation)
+            v = _input(cutter, spec, relation.sources.get(own.name, own.name), bases, in_parts)
         except RelationError as e:
             raise RelationError(f"input `{own.name}`: {e}") from None
         if v.type.shape != own.value.type.shape:
@@ -108,44 +115,84 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
         ),
         expected,
         {BASE + name: r for name, r in relation.ranges.items()},
+        _even(reference, relation),
     )
 
 
-def _partial_axes(spec: Spec, mesh: Mesh) -> tuple[str, ...] | None:
-    if isinstance(spec, Layout):
-        for step in spec.steps:
-            if isinstance(step, Step) and step.name == "partial":
-                return tuple(str(a) for a in step.args) or tuple(name for name, _ in mesh.axes)
-    return None
+def _even(reference: Module, relation: Relation) -> frozenset[str]:
+    if reference.mesh.size == 1:
+        return frozenset()
+    sources = {relation.sources.get("output " + name, name) for name in relation.outputs}
+    return frozenset(n for n in sources if relation.reference_outputs.get(n, REPLICATE) == REPLICATE)
+
+
+def _is_partial(spec: Spec) -> bool:
+    return isinstance(spec, Layout) and any(isinstance(s, Step) and s.name == "partial" for s in spec.steps)
+
+
+def _partial(spec: Spec, mesh: Mesh) -> tuple[tuple[str, ...], int, Spec] | None:
+    """The axes that a layout is a partial sum over, their number of ranks, and the other steps."""
+    if isinstance(spec, Segments) or not _is_partial(spec):
+        return None
+    found = [s for s in spec.steps if isinstance(s, Step) and s.name == "partial"]
+    axes = chosen_axes(mesh, [a for s in found for a in s.args], "partial(axis)")
+    rest = tuple(s for s in spec.steps if s not in found)
+    used = {
+        axis
+        for s in rest
+        if isinstance(s, Step) and s.name == "shard"
+        for axis in chosen_axes(mesh, s.args[1:], f"shard({s.args[0]}, axis)")
+    }
+    if len(found) > 1 or used & set(axes):
+        raise RelationError(f"`{spec}`: an axis is used twice")
+    return axes, prod(n for name, n in mesh.axes if name in axes), Layout(spec.source, rest)
 
 
 def _bases(
     reference: Module, implementation: Module, relation: Relation
 ) -> tuple[dict[str, Value], list[Op]]:
     """The base tensor of each reference input, and the operators that make the input of it."""
-    cutter = Cutter(reference.mesh, "reference.layout.")
-    partial = {
-        relation.sources.get(name, name): axes
-        for name, spec in relation.inputs.items()
-        if (axes := _partial_axes(spec, implementation.mesh)) is not None
-    }
+    cutter = Cutter(reference.mesh, "reference layout ")
+    partial: dict[str, tuple[tuple[str, ...], int]] = {}
+    for name, spec in relation.inputs.items():
+        try:
+            found = _partial(spec, implementation.mesh)
+        except RelationError as e:
+            raise RelationError(f"input `{name}`: {e}") from None
+        if found is not None:
+            source = relation.sources.get(name, name)
+            if partial.setdefault(source, found[:2]) != found[:2]:
+                raise RelationError(f"input `{name}`: `{source}` is a partial sum in two ways")
+            if source in relation.ranges:
+                raise RelationError(f"input `{name}`: a partial sum of `{source}` can't keep to its range")
     bases: dict[str, Value] = {}
     for own in reference.inputs:
         name, type = own.name, own.value.type
         spec = relation.reference.get(name, REPLICATE)
-        if name in partial:
-            sizes = dict(implementation.mesh.axes)
-            count = 1
-            for axis in partial[name]:
-                count *= sizes[axis]
-            base = Value(BASE + name, TensorType(type.dtype, (count, *type.shape)))
-            zero = cutter.reshape(cutter.zeros(type.dtype, ()), ())
-            cutter.define(own.value, cutter.op("reduce", (base, zero), type, dims=(0,), kind="sum"))
-        else:
-            base = Value(BASE + name, TensorType(type.dtype, _whole_shape(type.shape, spec, reference.mesh)))
-            cutter.define(own.value, cut(cutter, spec, base, _missing))
+        try:
+            if name in partial:
+                if spec != REPLICATE:
+                    raise RelationError("an input that is held as partial sums is whole here")
+                base = Value(BASE + name, TensorType(type.dtype, (partial[name][1], *type.shape)))
+                cutter.define(own.value, _total(cutter, base))
+            else:
+                base = Value(
+                    BASE + name, TensorType(type.dtype, _whole_shape(type.shape, spec, reference.mesh))
+                )
+                v = cut(cutter, spec, base, _missing)
+                if v.type != type:
+                    raise RelationError(f"the layout `{spec}` makes {v.type}, the program takes {type}")
+                cutter.define(own.value, v)
+        except RelationError as e:
+            raise RelationError(f"reference input `{name}`: {e}") from None
         bases[name] = base
     return bases, cutter.ops
+
+
+def _total(cutter: Cutter, base: Value) -> Value:
+    """The sum over the leading dim."""
+    type = TensorType(base.type.dtype, base.type.shape[1:])
+    return cutter.op("reduce", (base, cutter.zeros(type.dtype, ())), type, dims=(0,), kind="sum")
 
 
 def _missing(name: str) -> Value:
@@ -156,35 +203,36 @@ def _whole_shape(shape: tuple[int, ...], spec: Spec, mesh: Mesh) -> tuple[int, .
     """The shape of the whole tensor of which a distributed reference holds `shape` per rank."""
     sizes = dict(mesh.axes)
     out = list(shape)
-    layouts = [spec] if isinstance(spec, Layout) else [spec.parts[0][1]]
-    for step in layouts[0].steps:
+    layout = spec if isinstance(spec, Layout) else spec.parts[0][1]
+    if layout.source is not None or (isinstance(spec, Segments) and spec.source is not None):
+        raise RelationError("a reference input is made of no other")
+    for step in layout.steps:
         if not isinstance(step, Step) or step.name != "shard":
-            raise RelationError(f"a reference input may only be replicated or sharded, not `{step}`")
-        for axis in step.args[1:] or tuple(sizes):
+            raise RelationError(f"may only be replicated or sharded, not `{show(step)}`")
+        if not 0 <= step.args[0] < len(out):
+            raise RelationError(f"`{show(step)}`: there is no dim {step.args[0]} in {list(shape)}")
+        for axis in chosen_axes(mesh, step.args[1:], f"shard({step.args[0]}, axis)"):
             out[step.args[0]] *= sizes[axis]
     return tuple(out)
 
 
 def _input(
-    cutter: Cutter,
-    spec: Spec,
-    source: str | None,
-    name: str,
-    bases: Mapping[str, Value],
-    relation: Relation,
+    cutter: Cutter, spec: Spec, source: str, bases: Mapping[str, Value], summed: Collection[str]
 ) -> Value:
-    if source is None or source not in bases:
-        raise RelationError(f"the reference has no input `{source or name}` (it has {_some(bases)})")
-    base = bases[source]
-    axes = _partial_axes(spec, cutter.mesh)
-    if axes is not None:
-        sizes = dict(cutter.mesh.axes)
-        count = 1
-        for axis in axes:
-            count *= sizes[axis]
-        own = cutter.part(base, 0, count, cutter.position(axes))
-        return cutter.reshape(own, base.type.shape[1:])
-    return cut(cutter, spec, base, lambda n: bases[n] if n in bases else _missing(n))
+    """What a layout makes of `source`; of the reference inputs `summed` the bases hold the addends."""
+    if source not in bases:
+        raise RelationError(f"the reference has no input `{source}` (it has {_some(bases)})")
+
+    def whole(wanted: str) -> Value:
+        base = bases[wanted] if wanted in bases else _missing(wanted)
+        return _total(cutter, base) if wanted in summed else base
+
+    partial = _partial(spec, cutter.mesh)
+    if partial is None:
+        return cut(cutter, spec, whole(source), whole)
+    axes, count, rest = partial
+    own = cutter.part(bases[source], 0, count, cutter.position(axes))
+    return cut(cutter, rest, cutter.reshape(own, bases[source].type.shape[1:]), whole)
 
 
 def _some(bases: Mapping[str, Value]) -> str:
@@ -197,11 +245,15 @@ def cut(cutter: Cutter, spec: Spec, v: Value, find: Callable[[str], Value]) -> V
     if isinstance(spec, Layout):
         return cutter.apply(spec, v, find)
     parts, at = [], 0
-    extent = v.type.shape[spec.dim] if spec.dim < len(v.type.shape) else -1
+    if not 0 <= spec.dim < len(v.type.shape):
+        raise RelationError(f"there is no dim {spec.dim} in {v.type}")
+    extent = v.type.shape[spec.dim]
     for size, layout in spec.parts:
-        piece = v
+        piece = v if layout.source is None else find(layout.source)
         if size is not None:
-            if not 0 <= at + size <= extent:
+            if layout.source is not None:
+                raise RelationError(f"the segment `{layout}` has a size, so it can't name another input")
+            if size < 1 or at + size > extent:
                 raise RelationError(f"the segments reach beyond dim {spec.dim} of {v.type}")
             piece = cutter.slice(v, spec.dim, at, at + size)
             at += size
@@ -211,12 +263,10 @@ def cut(cutter: Cutter, spec: Spec, v: Value, find: Callable[[str], Value]) -> V
     return cutter.join(parts, spec.dim)
 
 
-def _expected(
-    reference: Module, implementation: Module, relation: Relation
-) -> tuple[Module, Module]:
+def _expected(reference: Module, implementation: Module, relation: Relation) -> tuple[Module, Module]:
     """The module of expected outputs, and the implementation's outputs with partial sums completed."""
-    cutter = Cutter(implementation.mesh, "expected.")
-    after = Cutter(implementation.mesh, "summed.")
+    cutter = Cutter(implementation.mesh, "expected ")
+    after = Cutter(implementation.mesh, "summed ")
     ranks = reference.mesh.size
     inputs: dict[str, Value] = {}
     for out in reference.outputs:
@@ -235,14 +285,18 @@ def _expected(
             raise RelationError(f"output `{own.name}`: the reference has no output `{source}`")
         if source not in wholes:
             wholes[source] = _whole_output(
-                cutter, inputs[source], relation.reference_outputs.get(source, REPLICATE), reference.mesh, implementation.mesh
+                cutter,
+                inputs[source],
+                relation.reference_outputs.get(source, REPLICATE),
+                reference.mesh,
+                implementation.mesh,
             )
         value = own.value
-        axes = _partial_axes(spec, implementation.mesh)
-        if axes is not None:
-            value = _summed(after, value, axes)
-            spec = REPLICATE
         try:
+            partial = _partial(spec, implementation.mesh)
+            if partial is not None:
+                value = _summed(after, value, partial[0])
+                spec = partial[2]
             v = cut(cutter, spec, wholes[source], _missing)
         except RelationError as e:
             raise RelationError(f"output `{own.name}`: {e}") from None
@@ -274,7 +328,11 @@ def _whole_output(cutter: Cutter, v: Value, spec: Spec, own: Mesh, other: Mesh) 
     if not spec.steps:
         return cutter.reshape(cutter.slice(v, 0, 0, 1), shape)
     (step,) = spec.steps
-    assert isinstance(step, Step)
+    if not isinstance(step, Step) or step.name != "shard" or not 0 <= step.args[0] < len(shape):
+        raise RelationError(f"a distributed reference's output can't be `{spec}`")
+    names = [name for name, n in own.axes if n > 1]
+    if list(step.args[1:] or names) != names:
+        raise RelationError(f"`{spec}` does not use all axes of the reference's mesh ({own}) in their order")
     dim = step.args[0]
     moved = cutter.transpose(v, [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)])
     return cutter.reshape(moved, (*shape[:dim], shape[dim] * own.size, *shape[dim + 1 :]))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from shardproof.ir.module import Module
 from shardproof.ir.types import Mesh
-from shardproof.solver.relation import Relation, Segments, Spec
-from shardproof.solver.steps import Layout, RelationError, parse
+from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec
+from shardproof.solver.steps import Layout, RelationError, Step, parse
 
 LAYERS: Final = 512
 """Most layers that a pattern with `{l}` is tried for."""
@@ -22,19 +23,22 @@ LAYERS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A relation file, its names still patterns. Sections: mesh, inputs, outputs, ranges, reference."""
+    """A relation file, its names still patterns."""
 
     mesh: Mesh | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] = field(default_factory=dict)
+    reference_outputs: Mapping[str, Any] = field(default_factory=dict)
     reference_mesh: Mesh | None = None
+    layers: int | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    groups: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, float] = field(default_factory=dict)
 
 
-SECTIONS: Final = {"mesh", "inputs", "outputs", "ranges", "groups", "constants", "reference", "reference_mesh"}
+TABLES: Final = ("inputs", "outputs", "ranges", "reference", "reference_outputs")
+SECTIONS: Final = (*TABLES, "mesh", "reference_mesh", "layers")
+UNUSED: Final = ("groups", "constants")
+"""Sections that say what a dump of per-rank programs leaves open; no program that is read so far needs them."""
 
 
 def read(path: str | Path) -> Declared:
@@ -53,36 +57,48 @@ def read(path: str | Path) -> Declared:
 
 
 def _declared(data: Mapping[str, Any]) -> Declared:
-    unknown = sorted(set(data) - SECTIONS)
+    unknown = sorted(set(data) - {*SECTIONS, *UNUSED})
     if unknown:
         raise RelationError(f"unknown section `{unknown[0]}`; a relation has {', '.join(sorted(SECTIONS))}")
-    tables = {}
-    for name in ("inputs", "outputs", "ranges", "groups", "constants", "reference"):
-        tables[name] = data.get(name, {})
-        if not isinstance(tables[name], dict):
+    for name in UNUSED:
+        if data.get(name):
+            raise RelationError(
+                f"`{name}` says nothing about HLO programs: their groups and constants are known"
+            )
+    tables = {name: data.get(name, {}) for name in TABLES}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
             raise RelationError(f"`{name}` is a table of names")
+    layers = data.get("layers")
+    if layers is not None and (type(layers) is not int or not 0 <= layers <= LAYERS):
+        raise RelationError(f"`layers` is a number from 0 to {LAYERS}")
     ranges = {}
     for name, pair in tables["ranges"].items():
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(x) is int for x in pair) and pair[0] < pair[1]):
+        if not (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and all(type(x) is int for x in pair)
+            and pair[0] < pair[1]
+        ):
             raise RelationError(f"range of `{name}`: write [low, high] with low < high (exclusive)")
         ranges[name] = (pair[0], pair[1])
     return Declared(
-        _mesh(data.get("mesh")),
+        _mesh("mesh", data.get("mesh")),
         {k: _spec(k, v) for k, v in tables["inputs"].items()},
         {k: _spec(k, v) for k, v in tables["outputs"].items()},
         {k: _spec(k, v) for k, v in tables["reference"].items()},
-        _mesh(data.get("reference_mesh")),
+        {k: _spec(k, v) for k, v in tables["reference_outputs"].items()},
+        _mesh("reference_mesh", data.get("reference_mesh")),
+        layers,
         ranges,
-        tables["groups"],
-        tables["constants"],
     )
 
 
-def _mesh(data: Any) -> Mesh | None:
+def _mesh(name: str, data: Any) -> Mesh | None:
     if data is None:
         return None
     if not isinstance(data, dict) or not all(type(n) is int and n >= 1 for n in data.values()):
-        raise RelationError("`mesh` is a table of axis sizes, as in { tp = 4 }")
+        raise RelationError(f"`{name}` is a table of axis sizes, as in {{ tp = 4 }}")
     return Mesh(tuple(data.items()))
 
 
@@ -90,18 +106,28 @@ def _spec(name: str, value: Any) -> Any:
     """A layout text, or segments, with `{...}` expressions still inside."""
     if isinstance(value, str):
         return value
-    if isinstance(value, dict) and set(value) <= {"dim", "segments", "source"} and type(value.get("dim")) is int:
-        segments = value.get("segments")
-        if isinstance(segments, list) and segments:
-            for s in segments:
-                if not isinstance(s, dict) or not set(s) <= {"size", "steps", "name"} or type(s.get("size", 1)) is not int:
-                    break
-            else:
-                if len({"size" in s for s in segments}) > 1:
-                    raise RelationError(f"`{name}`: give a size to every segment or to none")
-                return value
-    raise RelationError(
-        f'`{name}`: write "source | step | ..." or {{ dim = 1, segments = [{{ size = 64, steps = "shard(1)" }}] }}'
+    fits = isinstance(value, dict) and set(value) <= {"dim", "segments", "source"}
+    segments = value.get("segments") if fits else None
+    if (
+        not isinstance(segments, list)
+        or not segments
+        or type(value.get("dim")) is not int
+        or not isinstance(value.get("source", ""), str)
+        or not all(map(_is_segment, segments))
+    ):
+        example = '{ dim = 1, segments = [{ size = 64, steps = "shard(1)" }] }'
+        raise RelationError(f'`{name}`: write "source | step | ..." or {example}')
+    if len({"size" in s for s in segments}) > 1:
+        raise RelationError(f"`{name}`: give a size to every segment or to none")
+    return value
+
+
+def _is_segment(data: Any) -> bool:
+    return (
+        isinstance(data, dict)
+        and set(data) <= {"size", "steps"}
+        and type(data.get("size", 1)) is int
+        and isinstance(data.get("steps", ""), str)
     )
 
 
@@ -144,12 +170,28 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     raise ValueError
 
 
+def _uses(text: str, variable: str) -> bool:
+    return any(re.search(rf"\b{variable}\b", hole) for hole in _HOLE.findall(text))
+
+
 def _instances(patterns: Mapping[str, Any], layers: int) -> Iterator[tuple[str, str, Any, int]]:
     """(pattern, name, value, layer) for every layer."""
     for pattern, value in patterns.items():
-        uses_layer = any(re.search(r"\bl\b", hole) for hole in _HOLE.findall(pattern))
-        for layer in range(layers) if uses_layer else (0,):
+        each = _uses(pattern, "l")
+        if not each and any(_uses(text, "l") for text in _texts(value)):
+            raise RelationError(f"`{pattern}`: its layout depends on the layer `l`, the key does not")
+        if not layers and any("{" in text for text in _texts(value)):
+            raise RelationError(f"`{pattern}`: write layers = ..., no key has `{{l}}` or `{{L}}`")
+        for layer in range(layers) if each else (0,):
             yield pattern, fill(pattern, layer, layers), value, layer
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, dict):
+        return []
+    return [value.get("source", ""), *(s.get("steps", "") for s in value["segments"])]
 
 
 def _built(value: Any, layer: int, layers: int) -> Spec:
@@ -162,122 +204,203 @@ def _built(value: Any, layer: int, layers: int) -> Spec:
     return Segments(value["dim"], parts, fill(source, layer, layers) if source else None)
 
 
-def matching(pattern: str, name: str, number: int, letter: str) -> bool:
-    """Whether a filled-in key of a relation file means this input (`p9`) or output (`o0`)."""
-    return pattern == name or pattern == f"{letter}{number}" or any(c in pattern for c in "*?[") and fnmatchcase(name, pattern)
+class Names:
+    """Names in order, found by a filled-in key: the name itself, else its number (`p9`, `o0`), else a glob."""
+
+    def __init__(self, names: Sequence[tuple[str, int]], letter: str) -> None:
+        self.names = [name for name, _ in names]
+        self._exact = set(self.names)
+        self._numbered = {f"{letter}{number}": name for name, number in names}
+
+    def find(self, key: str) -> list[str]:
+        if key in self._exact:
+            return [key]
+        if key in self._numbered:
+            return [self._numbered[key]]
+        if any(c in key for c in "*?["):
+            return [n for n in self.names if fnmatchcase(n, key)]
+        return []
+
+    def one(self, key: str, what: str) -> str:
+        """The one name that `key` means; `what` is said when there are none or several."""
+        found = self.find(key)
+        if len(found) != 1:
+            several = f", `{key}` is {len(found)} of them" if found else ""
+            known = ", ".join(self.names[:4]) + (", ..." if len(self.names) > 4 else "")
+            raise RelationError(f"{what} `{key}`{several} (it has {known})")
+        return found[0]
 
 
-def _layers(declared: Declared, module: Module) -> int:
-    """The number of layers for which the keys with `{l}` or `{L}` name each input at most once and all exist."""
-    if not any("{" in p for p in (*declared.inputs, *declared.outputs, *declared.ranges)):
+def _inputs(module: Module) -> Names:
+    return Names([(i.name, i.number) for i in module.inputs], "p")
+
+
+def _outputs(module: Module) -> Names:
+    return Names([(o.name, n) for n, o in enumerate(module.outputs)], "o")
+
+
+def _layers(declared: Declared, inputs: Names, outputs: Names) -> int:
+    """The number of layers for which the keys with `{l}` or `{L}` all mean something, and most of them."""
+    if declared.layers is not None:
+        return declared.layers
+    if not any("{" in p for p in (*declared.inputs, *declared.outputs)):
+        if any("{" in text for text in (*declared.ranges, *declared.reference, *declared.reference_outputs)):
+            raise RelationError("`{l}` and `{L}` need `layers = ...` where no input or output key has them")
         return 0
-    best: tuple[int, int] | None = None
-    names = [(i.name, i.number) for i in module.inputs]
-    for layers in range(1, LAYERS):
-        hit: set[str] = set()
-        fits = True
-        for _, name, _, _ in _instances(declared.inputs, layers):
-            found = [n for n, k in names if matching(name, n, k, "p")]
-            if not found or any(n in hit for n in found):
-                fits = False
-                break
-            hit.update(found)
-        if fits and (best is None or len(hit) > best[0]):
-            best = (len(hit), layers)
-        if len(hit) >= len(names) and fits or 2 * layers > 4 * len(names):
-            break
-    if best is None:
-        raise RelationError(f"no number of layers fits the names with {{l}} to the {len(names)} inputs")
-    return best[1]
+    found: dict[int, int] = {}
+    total = len(inputs.names) + len(outputs.names)
+    for layers in range(1, min(LAYERS, total + 1)):
+        hit = _hit(declared.inputs, inputs, layers)
+        also = _hit(declared.outputs, outputs, layers) if hit is not None else None
+        if hit is not None and also is not None:
+            found[layers] = hit + also
+    if not found:
+        raise RelationError(
+            f"no number of layers fits the keys with {{l}} and {{L}} to the {len(inputs.names)} inputs "
+            f"and {len(outputs.names)} outputs"
+        )
+    best = [n for n, count in found.items() if count == max(found.values())]
+    if len(best) > 1:
+        raise RelationError(f"{best[0]} and {best[1]} layers both fit the keys: write layers = {best[0]}")
+    return best[0]
+
+
+def _hit(patterns: Mapping[str, Any], names: Names, layers: int) -> int | None:
+    """How many names the keys mean, or None when one means none or a name is meant twice."""
+    hit: set[str] = set()
+    for _, name, _, _ in _instances(patterns, layers):
+        found = names.find(name)
+        if not found or not hit.isdisjoint(found):
+            return None
+        hit.update(found)
+    return len(hit)
 
 
 def resolve(declared: Declared, reference: Module, implementation: Module) -> Relation:
     """The declared layouts by actual name; inputs and outputs that no key names are left out."""
-    layers = _layers(declared, implementation)
-    inputs: dict[str, Spec] = {}
-    outputs: dict[str, Spec] = {}
-    sources: dict[str, str] = {}
-    by_number = {i.number: i.name for i in reference.inputs}
-    own_names = {i.name for i in reference.inputs}
-    for pattern, name, value, layer in _instances(declared.inputs, layers):
-        found = [i for i in implementation.inputs if matching(name, i.name, i.number, "p")]
-        if not found:
-            raise RelationError(f"input `{pattern}`: the implementation has no input `{name}`")
-        for i in found:
-            if i.name in inputs:
-                raise RelationError(f"input `{i.name}` is named by two keys, the second is `{pattern}`")
-            spec = _built(value, layer, layers)
-            inputs[i.name] = spec
-            if spec.source is None:
-                sources[i.name] = i.name if i.name in own_names else by_number.get(i.number, i.name)
-            else:
-                sources[i.name] = _reference_name(spec.source, reference)
-    for pattern, name, value, layer in _instances(declared.outputs, layers):
-        matches = [o for n, o in enumerate(implementation.outputs) if matching(name, o.name, n, "o")]
-        if not matches:
-            raise RelationError(
-                f"output `{pattern}`: the implementation has no output `{name}`; "
-                f"name it or write o0, o1, ... (it has {', '.join(o.name for o in implementation.outputs[:4])})"
-            )
-        for o in matches:
-            spec = _built(value, layer, layers)
-            outputs[o.name] = spec
-            if spec.source is not None:
-                sources["output " + o.name] = _output_name(spec.source, reference)
+    own, whole = _inputs(implementation), _inputs(reference)
+    own_out, whole_out = _outputs(implementation), _outputs(reference)
+    layers = _layers(declared, own, own_out)
+    inputs = _table("input", declared.inputs, layers, own, "the implementation has no input", whole)
+    outputs = _table(
+        "output", declared.outputs, layers, own_out, "the implementation has no output", whole_out
+    )
+    known, by_number = set(whole.names), {i.number: i.name for i in reference.inputs}
+    sources = {}
+    for i in implementation.inputs:
+        if i.name in inputs:
+            default = i.name if i.name in known else by_number.get(i.number, i.name)
+            sources[i.name] = inputs[i.name].source or default
+    for name, spec in outputs.items():
+        if spec.source is not None:
+            sources["output " + name] = spec.source
     ranges = {}
+    types = {i.name: i.value.type for i in reference.inputs}
     for pattern, name, pair, _ in _instances(declared.ranges, layers):
-        found = [i for i in reference.inputs if matching(name, i.name, i.number, "p")]
+        found = whole.find(name)
         if not found:
             raise RelationError(f"range `{pattern}`: the reference has no input `{name}`")
-        ranges.update((i.name, pair) for i in found)
-    reference_specs = {}
-    for pattern, name, value, layer in _instances(declared.reference, layers):
-        for i in reference.inputs:
-            if matching(name, i.name, i.number, "p"):
-                reference_specs[i.name] = _built(value, layer, layers)
-    return Relation(inputs, outputs, sources, reference_specs, {}, ranges)
+        for n in found:
+            if types[n].dtype.kind not in ("int", "uint"):
+                raise RelationError(f"range `{pattern}`: `{n}` is {types[n]}, only integers have ranges")
+            ranges[n] = pair
+    return Relation(
+        inputs,
+        outputs,
+        sources,
+        _table("reference input", declared.reference, layers, whole, "the reference has no input", whole),
+        _table(
+            "reference output",
+            declared.reference_outputs,
+            layers,
+            whole_out,
+            "the reference has no output",
+            whole_out,
+        ),
+        ranges,
+    )
 
 
-def _reference_name(name: str, reference: Module) -> str:
-    for i in reference.inputs:
-        if matching(name, i.name, i.number, "p"):
-            return i.name
-    raise RelationError(f"the reference has no input `{name}`")
+def _table(
+    kind: str, patterns: Mapping[str, Any], layers: int, names: Names, missing: str, sources: Names
+) -> dict[str, Spec]:
+    """One section by actual name; the names of `sources` within layouts are put in by actual name too."""
+    out: dict[str, Spec] = {}
+    for pattern, key, value, layer in _instances(patterns, layers):
+        try:
+            found = names.find(key) or [names.one(key, missing)]
+            for name in found:
+                if name in out:
+                    raise RelationError(f"`{name}` is named by another key too")
+                out[name] = _named(_built(value, layer, layers), sources)
+        except RelationError as e:
+            raise RelationError(f"{kind} `{pattern}`: {e}") from None
+    return out
 
 
-def _output_name(name: str, reference: Module) -> str:
-    for n, o in enumerate(reference.outputs):
-        if matching(name, o.name, n, "o"):
-            return o.name
-    raise RelationError(f"the reference has no output `{name}`")
+def _named(spec: Spec, sources: Names) -> Spec:
+    """A layout with the actual names of the reference tensors that it mentions."""
+    missing = "the reference has no"
+    if isinstance(spec, Segments):
+        parts = tuple((size, _named_layout(layout, sources, missing)) for size, layout in spec.parts)
+        source = spec.source or next((layout.source for _, layout in parts if layout.source), None)
+        return Segments(spec.dim, parts, None if source is None else sources.one(source, missing))
+    return _named_layout(spec, sources, missing)
 
 
-def write(relation: Relation, mesh: Mesh) -> str:
+def _named_layout(layout: Layout, sources: Names, missing: str) -> Layout:
+    steps = tuple(
+        replace(s, args=(s.args[0], *(sources.one(a, missing) for a in s.args[1:])))
+        if isinstance(s, Step) and s.name == "concat"
+        else s
+        for s in layout.steps
+    )
+    source = None if layout.source is None else sources.one(layout.source, missing)
+    return Layout(source, steps)
+
+
+def write(relation: Relation, mesh: Mesh, reference_mesh: Mesh | None = None) -> str:
     """The relation as the text of a file that declares it."""
     lines = ["# layouts of the implementation's inputs and outputs; review before use", ""]
-    axes = ", ".join(f"{name} = {size}" for name, size in mesh.axes)
-    lines += [f"mesh = {{ {axes} }}", "", "[inputs]"]
-    lines += [f"{_quoted(name)} = {_toml(spec)}" for name, spec in relation.inputs.items()]
-    if relation.reference:
-        lines += ["", "[reference]"]
-        lines += [f"{_quoted(name)} = {_toml(spec)}" for name, spec in relation.reference.items()]
+    lines += [f"mesh = {_axes(mesh)}"]
+    if reference_mesh is not None and reference_mesh.size > 1:
+        lines += [f"reference_mesh = {_axes(reference_mesh)}"]
+    sources = relation.sources
+    lines += ["", "[inputs]"]
+    lines += [f"{_quoted(n)} = {_toml(spec, sources.get(n, n), n)}" for n, spec in relation.inputs.items()]
     lines += ["", "[outputs]"]
-    lines += [f"{_quoted(name)} = {_toml(spec)}" for name, spec in relation.outputs.items()]
+    lines += [
+        f"{_quoted(n)} = {_toml(spec, sources.get('output ' + n, n), n)}"
+        for n, spec in relation.outputs.items()
+    ]
+    for title, table in (
+        ("reference", relation.reference),
+        ("reference_outputs", relation.reference_outputs),
+    ):
+        if any(spec != REPLICATE for spec in table.values()):
+            lines += ["", f"[{title}]", *(f"{_quoted(n)} = {_toml(spec, n, n)}" for n, spec in table.items())]
     if relation.ranges:
         lines += ["", "[ranges]"]
         lines += [f"{_quoted(name)} = [{low}, {high}]" for name, (low, high) in relation.ranges.items()]
     return "\n".join(lines) + "\n"
 
 
+def _axes(mesh: Mesh) -> str:
+    return "{ " + ", ".join(f"{_quoted(name)} = {size}" for name, size in mesh.axes) + " }"
+
+
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _toml(spec: Spec) -> str:
+def _toml(spec: Spec, source: str, name: str) -> str:
+    """A layout as TOML; `source` is written unless it is the default for `name`."""
+    shown = None if source == name else source
     if isinstance(spec, Layout):
-        return _quoted(str(spec))
+        return _quoted(str(replace(spec, source=shown)))
     parts = ", ".join(
         "{ " + (f"size = {size}, " if size is not None else "") + f"steps = {_quoted(str(layout))} }}"
         for size, layout in spec.parts
     )
-    return f"{{ dim = {spec.dim}, segments = [{parts}] }}"
+    of = "" if shown is None else f"source = {_quoted(shown)}, "
+    return f"{{ {of}dim = {spec.dim}, segments = [{parts}] }}"

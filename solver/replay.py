@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ TOLERANCE: Final = 1e-6
 _STEADY: Final = 0.25
 """... and when neither wider arithmetic nor a nudge of the inputs changes it by more than this part."""
 _NUDGE: Final = 2.0**-44
+_PLAIN: Final = 1e-2
+_SIZEABLE: Final = 1e-3
 
 Store = Mapping[str, list[Array]]
 """Name -> one array per rank."""
@@ -158,32 +160,49 @@ def confirm(
     ranges: Ranges | None = None,
     positive: bool = False,
     budget: int = DEFAULT_BUDGET,
+    check: Callable[[], None] = lambda: None,
+    hinted: bool = False,
 ) -> Difference | str | None:
     """Evaluate one element of both programs at their own shapes, on the inputs of this seed.
 
     Gives the difference if there is one by the criteria of `compare` (the magnitude being that of
     the element itself), None if the two agree or can't be told apart, or why it can't be evaluated.
+    `hinted` says that `compare` has confirmed the difference on smaller programs: then a plain one is not
+    confirmed once more.
     """
     drawn = counter_inputs(base_inputs(reference, implementation), seed, ranges, positive=positive)
     box = tuple((i, i + 1) for i in index)
-    pairs: list[tuple[Any, Any]] = []
+
+    def pair(inputs: BoxInputs, share: int) -> tuple[Any, Any] | None:
+        """The two values, or None if they don't differ or a branch was within rounding."""
+        first = Evaluator(reference, inputs, budget=share, check=check)
+        goal = Evaluator(expected, _from_outputs(first, reference), budget=share, check=check)
+        second = Evaluator(implementation, inputs, budget=share, check=check)
+        a = goal.output(output, rank, box).reshape(())
+        b = second.output(output, rank, box).reshape(())
+        if any(e.rounding_decided for e in (first, goal, second)):
+            return None
+        return (a, b) if _differs(a, b, max(abs(_number(a)), abs(_number(b)))) else None
+
     try:
-        for inputs, share in ((drawn, budget), (_wide(drawn), budget // 2), (_nudged(drawn), budget)):
-            first = Evaluator(reference, inputs, budget=share)
-            goal = Evaluator(expected, _from_outputs(first, reference), budget=share)
-            second = Evaluator(implementation, inputs, budget=share)
-            pair = goal.output(output, rank, box).reshape(()), second.output(output, rank, box).reshape(())
-            pairs.append(pair)
-            if any(e.rounding_decided for e in (first, goal, second)):
-                return None
-            if not _differs(*pair, max(abs(_number(pair[0])), abs(_number(pair[1])))):
+        seen = pair(drawn, budget)
+        if seen is None:
+            return None
+        others = [] if hinted and _plain(*seen) else [(_nudged(drawn), budget), (_wide(drawn), budget // 2)]
+        for inputs, share in others:
+            other = pair(inputs, share)
+            if other is None or not _agree(seen, other):
                 return None
     except (InterpretError, TooLarge) as error:
         return str(error)
-    if not all(_agree(pairs[0], other) for other in pairs[1:]):
-        return None
-    (a, b), *_ = pairs
+    a, b = seen
     return Difference(output, rank, tuple(index), a.item(), b.item(), seed, positive)
+
+
+def _plain(a: Any, b: Any) -> bool:
+    """Whether a difference, seen before on smaller programs, is far above what rounding could make."""
+    gap, scale = abs(_number(a) - _number(b)), max(abs(_number(a)), abs(_number(b)))
+    return bool(np.isfinite(gap) and gap > _PLAIN * scale and scale > _SIZEABLE)
 
 
 def too_large(modules: Sequence[Module], budget: int) -> str | None:

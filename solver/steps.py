@@ -6,6 +6,7 @@ is meant. See docs/relations.md for the steps.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,21 +50,45 @@ class Layout:
     steps: tuple[Step | Pattern, ...]
 
     def __str__(self) -> str:
-        return " | ".join([*([self.source] if self.source else []), *map(show, self.steps)]) or "replicate"
+        source = [] if self.source is None else [quoted(self.source)]
+        return " | ".join([*source, *map(show, self.steps)]) or "replicate"
 
 
 KNOWN: Final = frozenset(
-    {"permute", "concat", "slice", "pad", "repeat", "shard", "replicate", "partial", "ranks"}
+    {"permute", "concat", "slice", "pad", "repeat", "shard", "replicate", "partial", "ranks", "per_rank"}
 )
 SPELLINGS: Final = {"Shard": "shard", "Replicate": "replicate", "Partial": "partial"}
+ARGUMENTS: Final = {
+    "permute": ("the new order of all dims, as in permute(1, 0)", r"i+"),
+    "concat": ("a dim and names of reference inputs, as in concat(0, k_proj, v_proj)", r"is+"),
+    "slice": ("a dim, a start and a stop, as in slice(1, 0, 64)", r"iii"),
+    "pad": ("a dim and the zeros before and after, as in pad(1, 0, 64)", r"iii"),
+    "repeat": ("a dim, a count and perhaps a block, as in repeat(1, 4, block=64)", r"iii?"),
+    "shard": ("a dim and perhaps mesh axes, as in shard(1, tp)", r"is*"),
+    "replicate": ("no argument", r""),
+    "partial": ("mesh axes or nothing, as in partial(tp)", r"s*"),
+    "per_rank": ("no argument", r""),
+    "ranks": ("a number for each rank, as in shard(0) | ranks(1, 0)", r"i+"),
+}
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9.\-#/:]*")
+
+
+def quoted(name: str) -> str:
+    """A tensor's name as layouts write it: in quotes where it could be read as something else."""
+    plain = _PLAIN.fullmatch(name) and name not in KNOWN and name not in SPELLINGS and name != "P"
+    return name if plain else f"'{name}'" if '"' in name else f'"{name}"'
 
 
 def show(step: Step | Pattern) -> str:
     """A step as relation files write it."""
     if isinstance(step, Pattern):
-        sides = [" ".join(g[0] if len(g) == 1 else f"({' '.join(g)})" for g in side) for side in (step.before, step.after)]
+        sides = [
+            " ".join(g[0] if len(g) == 1 else f"({' '.join(g)})" for g in side)
+            for side in (step.before, step.after)
+        ]
         return " -> ".join(sides) + "".join(f", {k}={v}" for k, v in step.sizes)
-    args = [str(a) for a in step.args] + [f"{k}={v}" for k, v in step.named]
+    args = [quoted(a) if isinstance(a, str) else str(a) for a in step.args]
+    args += [f"{k}={v}" for k, v in step.named]
     return f"{step.name}({', '.join(args)})" if args else step.name
 
 
@@ -84,6 +109,9 @@ class _Build(Transformer[Any, Any]):
 
     def word(self, c: list[Any]) -> str:
         return str(c[0])
+
+    def source(self, c: list[Any]) -> str:
+        return str(c[0])[1:-1]
 
     def arg(self, c: list[Any]) -> tuple[str | None, Any]:
         return (str(c[0]) if c[0] is not None else None, c[1])
@@ -116,7 +144,7 @@ class _Build(Transformer[Any, Any]):
 @cache
 def _parser() -> Lark:
     grammar = Path(__file__).with_name("steps.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="earley", start=["stage", "pattern"], maybe_placeholders=True)
+    return Lark(grammar, parser="earley", start=["begin", "pattern"], maybe_placeholders=True)
 
 
 def parse(text: str) -> Layout:
@@ -125,23 +153,53 @@ def parse(text: str) -> Layout:
     steps: list[Step | Pattern] = []
     for n, part in enumerate(_stages(text)):
         try:
-            stage = _Build().transform(_parser().parse(part, start="pattern" if "->" in part else "stage"))
+            stage = _Build().transform(_parser().parse(part, start="pattern" if "->" in part else "begin"))
         except (UnexpectedInput, VisitError) as e:
             column = getattr(e, "column", None)
             where = f" at column {column}" if isinstance(column, int) and column > 0 else ""
             raise RelationError(f"layout `{text}`: `{part.strip()}` can't be read{where}") from None
+        if isinstance(stage, str):
+            if n:
+                raise RelationError(f"layout `{text}`: a name comes first, before the steps")
+            source = stage
+            continue
         if isinstance(stage, Step) and stage.name not in KNOWN and stage.name != "P":
             if n or stage.args or stage.named:
                 names = ", ".join(sorted(KNOWN))
-                raise RelationError(f"layout `{text}`: there is no step `{stage.name}`; the steps are {names}")
+                raise RelationError(
+                    f"layout `{text}`: there is no step `{stage.name}`; the steps are {names}"
+                )
             source = stage.name
             continue
-        steps += _spelled_out(stage, text)
-    return Layout(source, tuple(s for s in steps if s != Step("replicate")))
+        for step in _spelled_out(stage, text):
+            if isinstance(step, Step):
+                _check(step, text)
+                if step.name == "concat" and n == 0:
+                    source, step = step.args[1], Step("concat", (step.args[0], *step.args[2:]))
+            steps.append(step)
+    return Layout(source, tuple(s for s in steps if isinstance(s, Pattern) or s.name != "replicate"))
+
+
+def _check(step: Step, text: str) -> None:
+    """The arguments of a step are as many and of the kinds that it takes."""
+    wanted, kinds = ARGUMENTS[step.name]
+    found = "".join("i" if isinstance(a, int) else "s" if isinstance(a, str) else "?" for a in step.args)
+    named = dict(step.named)
+    if step.name == "repeat" and len(step.args) == 2 and isinstance(named.get("block"), int):
+        del named["block"]
+    if named or len(dict(step.named)) < len(step.named) or not re.fullmatch(kinds, found):
+        raise RelationError(f"layout `{text}`: `{show(step)}`: {step.name} takes {wanted}")
 
 
 def _stages(text: str) -> list[str]:
-    parts = text.split("|")
+    """The parts between the bars that stand outside of quotes."""
+    parts, quote = [""], ""
+    for c in text:
+        quote = "" if c == quote else quote or (c if c in "\"'" else "")
+        if c == "|" and not quote:
+            parts.append("")
+        else:
+            parts[-1] += c
     if any(not p.strip() for p in parts):
         raise RelationError(f"layout `{text}`: an empty step")
     return parts

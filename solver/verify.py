@@ -114,7 +114,7 @@ def verify(
     except TimeUp:
         result = _unknown(check, "U04", f"no answer within {timeout:g} s")
     if save_relation is not None and not inferred.gaps:
-        Path(save_relation).write_text(relation_file.write(inferred.relation, second.mesh), encoding="utf-8")
+        Path(save_relation).write_text(relation_file.write(inferred.relation, second.mesh, first.mesh), encoding="utf-8")
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 

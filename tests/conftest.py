@@ -17,4 +17,7 @@ def _load(name: str) -> None:
 
 _load("samples")
 _load("random_graphs")
+_load("random_operators")
+_load("arrays")
+_load("pair_programs")
 _load("evaluated")

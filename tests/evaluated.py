@@ -40,7 +40,9 @@ def text(g: Graph) -> str:
     lines += [f"{x.name}: {x.value.type} = {g.values[x.name][0].tolist()}" for x in g.inputs]
     for op in g.ops:
         reads = ", ".join(v.name for v in op.operands)
-        lines.append(f"{', '.join(v.name for v in op.results)}: {op.result.type} = {op.opcode}({reads}) {op.attrs}")
+        lines.append(
+            f"{', '.join(v.name for v in op.results)}: {op.result.type} = {op.opcode}({reads}) {op.attrs}"
+        )
     return "\n".join(lines)
 
 
@@ -59,9 +61,9 @@ def check_graph(g: Graph) -> int:
             continue
         for rank, at in enumerate(places):
             found = evaluation.view(state.views[v.name], at)
-            assert agree(found, g.values[v.name][rank]), (
-                f"{v.name} on rank {rank}: {found.tolist()} is not {g.values[v.name][rank].tolist()}\n{text(g)}"
-            )
+            wanted = g.values[v.name][rank]
+            message = f"{v.name} on rank {rank}: {found.tolist()} is not {wanted.tolist()}\n{text(g)}"
+            assert agree(found, wanted), message
     return sum(_check_pair(g, store, state, a, b) for n, a in enumerate(g.pool) for b in g.pool[:n])
 
 

@@ -90,9 +90,23 @@ def test_digits_of_one_expression_join_again(draw: Random) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False))
+def test_digits_that_are_not_adjacent_stay_apart(draw: Random) -> None:
+    a, indices, every = world(draw)
+    e = some(draw, a, indices, 0)
+    div, low = draw.choice([1, 2, 3]), draw.choice([2, 3, 4])
+    div_high, high, k = draw.choice([2, 3, 4, 6, 8]), draw.choice([2, 3]), draw.choice([1, low])
+    total = a.add(a.digit(e, div, low), scale(a.digit(e, div_high, high), k))
+    for p in every:
+        v = value(a, e, p)
+        assert value(a, total, p) == v // div % low + k * (v // div_high % high)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.randoms(use_true_random=False))
 def test_whole_quotient_and_remainder_join(draw: Random) -> None:
     a, indices, every = world(draw)
     e = a.add(index(indices[0]), scale(index(indices[1]), draw.choice([2, 3, 6])))
+    e = shift(e, draw.randint(0, 5))
     div, k = draw.choice([2, 3, 4]), draw.choice([-2, -1, 1, 3])
     total = a.add(scale(e, k), scale(a.digit(e, div, 100), -k * div))
     assert all(value(a, total, p) == k * (value(a, e, p) % div) for p in every)

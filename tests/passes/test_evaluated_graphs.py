@@ -8,7 +8,7 @@ import pytest
 from evaluated import check_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_graphs import random_graph
+from random_operators import random_graph
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))

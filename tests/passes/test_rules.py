@@ -31,7 +31,9 @@ class Program(Graph):
     def __init__(self, *axes: int, special: bool = False) -> None:
         super().__init__(Random(5), Mesh(tuple((f"axis{k}", n) for k, n in enumerate(axes))), special=special)
 
-    def __call__(self, opcode: str, *operands: Value, to: tuple[DType, tuple[int, ...]] | None = None, **attrs: Any) -> Value:
+    def __call__(
+        self, opcode: str, *operands: Value, to: tuple[DType, tuple[int, ...]] | None = None, **attrs: Any
+    ) -> Value:
         declared = () if to is None else (TensorType(*to),)
         made = self.add(opcode, operands, *declared, **attrs)
         assert made is not None, f"{opcode} does not type, run or stay small"
@@ -92,7 +94,13 @@ def local(p: Program, dtype: DType, shape: tuple[int, ...]) -> Value:
 def test_n1_overlapping_windows_do_not_merge() -> None:
     p = Program()
     x = p.input(F, (9,))
-    window = {"window_dilations": (1,), "base_dilations": (1,), "pad_low": (0,), "pad_high": (0,), "kind": "sum"}
+    window = {
+        "window_dilations": (1,),
+        "base_dilations": (1,),
+        "pad_low": (0,),
+        "pad_high": (0,),
+        "kind": "sum",
+    }
     wide = p("reduce_window", x, p.number(0.0), sizes=(3,), strides=(2,), **window)
     apart = p("reduce_window", x, p.number(0.0), sizes=(3,), strides=(3,), **window)
     a, b = p.reduced(wide, "sum", 0), p.reduced(apart, "sum", 0)
@@ -193,6 +201,14 @@ def test_n4_a_product_over_replicas_is_a_power() -> None:
     assert p.meet(largest, x)
 
 
+def test_n4_a_factor_leaves_a_product_as_a_power() -> None:
+    p = Program()
+    x = p.input(F, (3,))
+    product = p.reduced(p("multiply", x, p.full(-2.0, x)), "prod", 0)
+    assert p.meet(product, p("multiply", p.reduced(x, "prod", 0), p.number(-8.0)))
+    assert not p.meet(product, p("multiply", p.reduced(x, "prod", 0), p.number(-2.0)))
+
+
 def test_n4_an_unread_digit_of_a_bound_index_counts() -> None:
     p = Program()
     x = p.input(F, (2, 3))
@@ -235,13 +251,41 @@ def test_n5_bitwise_reductions_of_pieces_are_not_extrema(kind: str) -> None:
     check_graph(p)
 
 
+def test_n5_pieces_of_other_extents_are_no_tiling() -> None:
+    p = Program()
+    x = p.input(F, (6,))
+    two, three = p.cut(x, 0, 0, 2), p.cut(x, 0, 0, 3)
+    mixed, tiled = p("concatenate", two, three, dim=0), p("concatenate", three, three, dim=0)
+    assert not p.meet(mixed, p.cut(tiled, 0, 0, 5))
+    p.cut(tiled, 0, 2, 5)
+    check_graph(p)
+
+
+def test_selection_by_a_border_from_both_sides() -> None:
+    p = Program()
+    x, y = p.input(F, (5,)), p.input(F, (5,))
+    i = p("iota", to=(I, (5,)), dim=0)
+    above, below, before = (
+        p("compare", i, p.full(2, i), direction=d, total=False) for d in ("GE", "LE", "LT")
+    )
+    first = p("select", above, x, y)
+    assert not p.meet(first, p("select", below, y, x))
+    assert p.meet(first, p("select", before, y, x))
+
+
 def test_n5_concatenation_passes_no_ordered_binder() -> None:
     p = Program()
     x, y = p.input(F, (3,)), p.input(F, (2,))
     both = p("concatenate", x, y, dim=0)
     parts = [p("sort", v, dim=0, comparator="lt:0", stable=True) for v in (both, x, y)]
     assert not p.meet(parts[0], p("concatenate", parts[1], parts[2], dim=0))
-    window = {"sizes": (5,), "strides": (1,), "base_dilations": (1,), "window_dilations": (1,), "pad_high": (0,)}
+    window = {
+        "sizes": (5,),
+        "strides": (1,),
+        "base_dilations": (1,),
+        "window_dilations": (1,),
+        "pad_high": (0,),
+    }
     sums = p("reduce_window", both, p.number(0.0), kind="sum", pad_low=(4,), **window)
     window |= {"sizes": (3,), "pad_low": (2,)}
     first = p("reduce_window", x, p.number(0.0), kind="sum", **window)
@@ -326,7 +370,7 @@ def test_a1_contractions_are_computed_in_the_type_of_their_result() -> None:
     p = Program()
     x, y = p.input(U, (3,)), p.input(U, (4,))
     large = p("multiply", x, p.full(40, x))
-    none: dict[str, Any] = {n: () for n in ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch")}
+    none: dict[str, Any] = dict.fromkeys(("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch"), ())
     wide = p("dot_general", large, y, to=(DType.U32, (3, 4)), **none)
     narrow = p("dot_general", large, y, to=(U, (3, 4)), **none)
     assert not p.meet(wide, p("convert", narrow, to=(DType.U32, (3, 4))))
@@ -351,6 +395,10 @@ def test_a2_infinite_masks_do_not_cancel() -> None:
     assert not p.meet(p("subtract", p("multiply", masked, p.full(3.0, x)), p("add", masked, masked)), masked)
     assert p.meet(p("multiply", x, zero), zero)
     assert p.meet(p("subtract", x, x), zero)
+    lost = p("tanh", p("select", mask, x, p.full(np.nan, x)))
+    assert not p.meet(p("subtract", lost, lost), zero)
+    least = unrun(p, "sort", masked, (4,), dim=0, comparator="lt:0", stable=True)
+    assert not equal(p, unrun_pair(p, "subtract", least, least), zero)
     cast = p("convert", mask, to=(F, (4,)))
     assert not p.meet(p("multiply", cast, masked), p("select", mask, masked, zero))
     assert p.meet(p("multiply", cast, x), p("select", mask, x, zero))
@@ -365,7 +413,54 @@ def test_a2_a_factor_leaves_no_sum_of_infinite_values() -> None:
     p("multiply", p.reduced(masked, "sum", 1), s)
     p.reduced(rows, "max", 1)
     p("exponential", masked)
+    one = p("select", p.number([True, False, True], B), s, p.full(-np.inf, s))
+    cross = p("multiply", p.spread(one, (3, 2), 0), p.spread(p.number([2.0, -1.0]), (3, 2), 1))
+    p.reduced(cross, "sum", 0, 1)
     check_graph(p)
+
+
+def test_a4_signs_are_known_only_where_they_hold() -> None:
+    p = Program()
+    x, y = p.input(F, (6,)), p.input(F, (6,))
+    large = p("exponential", y)
+    square = p("multiply", x, x)
+
+    def keeps(v: Value) -> bool:
+        return equal(p, p("abs", v), v)
+
+    assert (
+        keeps(large)
+        and keeps(square)
+        and keeps(p("add", square, large))
+        and keeps(p("multiply", square, large))
+    )
+    cube = p("multiply", square, x)
+    for v in (
+        x,
+        cube,
+        p("add", x, large),
+        p("subtract", square, large),
+        p("multiply", x, large),
+        p("tanh", x),
+    ):
+        assert not keeps(v)
+    assert keeps(p("maximum", x, large)) and not keeps(p("minimum", x, large))
+    inverse = unrun_pair(p, "power", x, p.full(-1.0, x))
+    assert not equal(p, unrun(p, "abs", inverse, (6,)), inverse)
+    check = Program(special=True)
+    x, mask = check.input(F, (4,)), check.input(B, (4,))
+    top = check("maximum", check("select", mask, x, check.full(np.inf, x)), check.full(0.0, x))
+    assert not check.meet(check("subtract", top, top), check.full(0.0, x))
+
+
+def test_a4_a_divisor_that_may_be_infinite_does_not_cancel() -> None:
+    p = Program(special=True)
+    x, mask = p.input(F, (4,)), p.input(B, (4,))
+    large = p("exponential", p("select", mask, x, p.full(np.inf, x)))
+    ratio = unrun_pair(p, "divide", large, large)
+    assert not equal(p, ratio, p.full(1.0, x))
+    finite = p("exponential", x)
+    assert equal(p, unrun_pair(p, "divide", finite, finite), p.full(1.0, x))
 
 
 def test_a4_a_quotient_cancels_only_where_the_divisor_is_not_zero() -> None:
@@ -380,6 +475,12 @@ def test_a4_a_quotient_cancels_only_where_the_divisor_is_not_zero() -> None:
     root = p("sqrt", y)
     assert not equal(p, p("multiply", root, root), y)
     assert not equal(p, p("sqrt", p("multiply", y, y)), y)
+    assert not equal(p, p("sqrt", p("multiply", x, y)), p("multiply", p("sqrt", x), root))
+    four, minus = (p("sqrt", p("multiply", y, p.full(k, y))) for k in (4.0, -4.0))
+    assert equal(p, four, p("multiply", root, p.full(2.0, y)))
+    assert not equal(p, minus, p("multiply", root, p.full(-2.0, y)))
+    inverse, square = (unrun_pair(p, "power", y, p.full(k, y)) for k in (-1.0, -2.0))
+    assert not equal(p, unrun(p, "sqrt", square, (4,)), inverse)
 
 
 def test_a5_casts_that_lose_values_are_operators() -> None:
@@ -390,7 +491,9 @@ def test_a5_casts_that_lose_values_are_operators() -> None:
     assert not equal(p, whole, half)
     narrow = p("convert", p("convert", p("multiply", i, p.full(100, i)), to=(DType.S8, (6,))), to=(I, (6,)))
     assert not p.meet(narrow, p("multiply", i, p.full(100, i)))
-    assert p.meet(p("convert", p("convert", i, to=(DType.S64, (6,))), to=(I, (6,))), p("convert", i, to=(I, (6,))))
+    assert p.meet(
+        p("convert", p("convert", i, to=(DType.S64, (6,))), to=(I, (6,))), p("convert", i, to=(I, (6,)))
+    )
     truth = p("convert", p("convert", i, to=(B, (6,))), to=(I, (6,)))
     assert not p.meet(truth, i)
 
@@ -428,12 +531,21 @@ def test_k2_ordered_binders_keep_the_order_of_digits() -> None:
     each = p("reshape", p.spread(rows, (6, 2), 0), to=(F, (12,)))
     assert not p.meet(p.take(twice, ids), p.take(each, ids))
     sums = {"sizes": (6,), "strides": (1,), "base_dilations": (1,), "window_dilations": (1,), "pad_low": (5,)}
-    totals = [p("reduce_window", v, p.number(0.0), kind="sum", pad_high=(0,), **sums) for v in (rows, columns)]
+    totals = [
+        p("reduce_window", v, p.number(0.0), kind="sum", pad_high=(0,), **sums) for v in (rows, columns)
+    ]
     assert not p.meet(*totals)
     top = [p("top_k", v, k=2) for v in (rows, columns)]
     places = [v for v in p.pool if v.name in (top[0].name[:-1] + "b", top[1].name[:-1] + "b")]
     assert p.meet(*top) or len(places) == 2
     assert not p.meet(*places)
+
+
+def unrun_pair(p: Program, opcode: str, x: Value, y: Value) -> Value:
+    """An operator on two operands of one type that joins the program without a value."""
+    made = Value(f"o{len(p.ops)}", x.type)
+    p.ops.append(Op(opcode, (x, y), (made,), {}))
+    return made
 
 
 def unrun(p: Program, opcode: str, x: Value, shape: tuple[int, ...], **attrs: Any) -> Value:
@@ -594,14 +706,31 @@ def test_all_to_all_twice_is_nothing_and_times_itself_commutes() -> None:
 def test_one_hot_sums_are_reads_in_range_only() -> None:
     p = Program()
     x, ids = p.input(F, (5,)), p.input(I, (4,))
-    hot = p("compare", p.spread(ids, (4, 5), 0), p("iota", to=(I, (4, 5)), dim=1), direction="EQ", total=False)
+    hot = p(
+        "compare", p.spread(ids, (4, 5), 0), p("iota", to=(I, (4, 5)), dim=1), direction="EQ", total=False
+    )
     rows = p.spread(x, (4, 5), 1)
     picked = p.reduced(p("select", hot, rows, p.full(0.0, rows)), "sum", 1)
     assert not p.meet(picked, p.take(x, ids))
     bounded = p("clamp", p.number(0, I), ids, p.number(4, I))
-    hot = p("compare", p.spread(bounded, (4, 5), 0), p("iota", to=(I, (4, 5)), dim=1), direction="EQ", total=False)
+    hot = p(
+        "compare", p.spread(bounded, (4, 5), 0), p("iota", to=(I, (4, 5)), dim=1), direction="EQ", total=False
+    )
     inside = p.reduced(p("select", hot, rows, p.full(0.0, rows)), "sum", 1)
     assert p.meet(inside, p.take(x, ids))
+    elsewhere = p.reduced(p("select", hot, rows, p.full(1.0, rows)), "sum", 1)
+    assert not p.meet(elsewhere, inside)
+
+
+def test_one_hot_sums_over_multiples_read_at_multiples_only() -> None:
+    p = Program()
+    x = p.input(F, (4,))
+    ids = p("iota", to=(I, (6, 4)), dim=0)
+    double = p("multiply", p("iota", to=(I, (6, 4)), dim=1), p.full(2, ids))
+    rows = p.spread(x, (6, 4), 1)
+    hot = p("compare", ids, double, direction="EQ", total=False)
+    p.reduced(p("select", hot, rows, p.full(0.0, rows)), "sum", 1)
+    check_graph(p)
 
 
 def test_bounds_are_wished_of_inputs_themselves_only() -> None:
@@ -630,3 +759,10 @@ def test_inputs_of_one_shape_are_apart() -> None:
     p = Program()
     x = p.input(F, (3,))
     assert not p.meet(x, p.input(F, (3,)))
+
+
+def test_k1_an_infinite_initial_value_is_the_identity_of_its_own_kind_only() -> None:
+    p = Program(special=True)
+    x = p.input(F, (4,))
+    assert not p.meet(p.reduced(x, "sum", 0, init=-np.inf), p.reduced(x, "sum", 0))
+    assert not p.meet(p.reduced(x, "max", 0, init=np.inf), p.reduced(x, "max", 0))
