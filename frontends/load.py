@@ -6,11 +6,13 @@ import gzip
 import io
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify
 
 MAX_BYTES: Final = 8 << 30
@@ -117,9 +119,12 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
 
 
 def _with_ranks(module: Module, ranks: int | None) -> Module:
-    if ranks is not None and ranks != module.mesh.size:
-        raise ModuleError(f"{ranks} ranks were asked for, the module is for {module.mesh.size}")
-    return module
+    """The program on the ranks asked for; text without a mesh doesn't tell, every rank runs it."""
+    if ranks is None or ranks == module.mesh.size:
+        return module
+    if not module.mesh.axes:
+        return replace(module, mesh=Mesh((("rank", ranks),)))
+    raise ModuleError(f"{ranks} ranks were asked for, the module is for {module.mesh.size}")
 
 
 def _first_line(text: str) -> str:

@@ -8,7 +8,7 @@ computed elsewhere:
 - `Element(cls, access)`: the value of the integer class `cls` at an access.
 
 Expressions are exact integer functions; every rewriting below is an identity for all values of the
-indices within their extents. See SOUNDNESS in docs/ for the rules that callers keep.
+indices within their extents. See docs/soundness.md for the rules that callers keep.
 """
 
 from __future__ import annotations
@@ -184,7 +184,9 @@ class Accesses:
             if t > 0:
                 continue
             atom = self._atoms[-t]
-            if not isinstance(atom, Digit) or s % atom.div or not self.within(atom.expr, 0, atom.div * atom.mod):
+            if not isinstance(atom, Digit) or s % atom.div:
+                continue
+            if not self.within(atom.expr, 0, atom.div * atom.mod):
                 continue
             k = -s // atom.div
             if k and atom.expr[1] and all(total.get(u) == k * v for u, v in atom.expr[1]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import isqrt
-from typing import Any
+from typing import Any, Final
 
 from shardproof.ir.types import Kind
 from shardproof.passes.access import Expr, scale, shift
@@ -18,12 +18,20 @@ from shardproof.passes.canonical import node
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Coefficient, Store, Term
 from shardproof.passes.pieces import Rebuild, read
 
+SMALL_PRIMES: Final = 1000
+"""Repeated prime factors below this leave a square root."""
+
 
 def scaled(t: Term, by: Coefficient, *, inverse: bool = False) -> Term:
     """`by * t`, or `t / by`."""
     if by == 1:
         return t
     return Term(simplest(Fraction(t.coef) / by if inverse else t.coef * by), t.cls, t.access)
+
+
+def magnitude(by: Coefficient) -> Coefficient:
+    """The absolute value."""
+    return by if by >= 0 else -by
 
 
 def simplest(c: Coefficient) -> Coefficient:
@@ -66,7 +74,8 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
                 if not store.lenient:
                     side = 1 if x.coef > 0 else -1
                 elif total.get((x.cls, x.access, 0), 0) * x.coef < 0:
-                    store.assume("finite_value", "a difference of equal values that may be infinite is finite")
+                    text = "a difference of equal values that may be infinite is finite"
+                    store.assume("finite_value", text)
             key = (x.cls, x.access, side)
             total[key] = simplest(total.get(key, 0) + x.coef)
     terms = [Term(coef, cls, access) for (cls, access, _), coef in total.items() if coef]
@@ -147,7 +156,8 @@ def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[
     out: list[Term] = []
     for base, exponents in powers.items():
         whole = all(e.denominator == 1 for e in exponents)
-        if len(exponents) == 1 or all(e == 1 for e in exponents) or not _may_join(store, base, exponents, whole):
+        same = len(exponents) == 1 or all(e == 1 for e in exponents)
+        if same or not _may_join(store, base, exponents, whole):
             for e in exponents:
                 out.append(power(store, base, e))
             continue
@@ -167,7 +177,7 @@ def _may_join(store: Store, base: Term, exponents: Sequence[Fraction], whole: bo
         return False
     if store.sign(base) == POSITIVE or (whole and store.nonzero(base)):
         return True
-    if store.lenient and whole:
+    if store.lenient and whole and not store.classes[base.cls].closed:
         store.assume("nonzero_divisor", f"a divisor that is cancelled is never 0 ({describe(store, base)})")
         return True
     return False
@@ -189,10 +199,14 @@ def power(store: Store, t: Term, exponent: Fraction) -> Term:
         coef = simplest(Fraction(t.coef) ** int(exponent))
         t = Term(1, t.cls, t.access)
     elif exponent.denominator == 2 and t.coef > 0:
-        root = rational_root(Fraction(t.coef))
-        if root is not None:
-            coef = simplest(root**exponent.numerator)
-            t = Term(1, t.cls, t.access)
+        outside, inside = rational_root(Fraction(t.coef))
+        if inside == 1 or t.cls == store.ONE:
+            coef = outside**exponent.numerator
+            if exponent.numerator != 1 and inside != 1:
+                coef *= Fraction(inside) ** ((exponent.numerator - 1) // 2)
+                exponent = Fraction(1, 2)
+            coef = simplest(coef)
+            t = Term(inside, t.cls, t.access)
     if t.cls == store.ONE and t.coef == 1:
         return store.real(coef)
     c = store.classes[t.cls]
@@ -215,10 +229,22 @@ def power(store: Store, t: Term, exponent: Fraction) -> Term:
     return scaled(made, coef)
 
 
-def rational_root(x: Fraction) -> Fraction | None:
-    """The exact square root of a positive rational, if it is rational."""
-    p, q = isqrt(x.numerator), isqrt(x.denominator)
-    return Fraction(p, q) if p * p == x.numerator and q * q == x.denominator else None
+def rational_root(x: Fraction) -> tuple[Fraction, int]:
+    """(a, s) with `sqrt(x) == a * sqrt(s)`; s is an integer, 1 when the root is rational."""
+    a, s = square_part(x.numerator * x.denominator)
+    return Fraction(a, x.denominator), s
+
+
+def square_part(n: int) -> tuple[int, int]:
+    """(a, s) with n == a*a*s; s is square-free for numbers whose repeated primes are small."""
+    a, s, p = 1, n, 2
+    while p * p <= s and p < SMALL_PRIMES:
+        while s % (p * p) == 0:
+            s //= p * p
+            a *= p
+        p += 1
+    root = isqrt(s)
+    return (a * root, 1) if root * root == s else (a, s)
 
 
 def divide(store: Store, a: Term, b: Term) -> Term:
@@ -247,7 +273,7 @@ def maximum(store: Store, operands: Sequence[Term]) -> Term:
     if len(terms) == 1:
         return terms[0]
     first = min((t for t in terms if t.coef), key=lambda t: (t.cls or 1 << 60, abs(t.coef)), default=None)
-    unit: Coefficient = abs(first.coef) if first is not None else 1
+    unit = magnitude(first.coef) if first is not None else 1
     made = node(
         store,
         "maximum",
@@ -314,9 +340,9 @@ def indicator(store: Store, p: Term) -> Term:
 def absolute(store: Store, t: Term) -> Term:
     """The absolute value."""
     if store.sign(Term(1, t.cls, t.access)) >= NONNEGATIVE:
-        return scaled(Term(1, t.cls, t.access), abs(t.coef))
+        return scaled(Term(1, t.cls, t.access), magnitude(t.coef))
     made = pointwise(store, "absolute", (), "real", [Term(1, t.cls, t.access)])
-    return scaled(made, abs(t.coef))
+    return scaled(made, magnitude(t.coef))
 
 
 def describe(store: Store, t: Term) -> str:

@@ -1,7 +1,7 @@
 """The canonical form of one operator application: split, merge, factor, order, number, intern.
 
 `node` takes operands over outer indices and gives back the class of the application together with
-the access at which it is read. Each step is an identity of functions (SOUNDNESS rules K1 to K6 and
+the access at which it is read. Each step is an identity of functions (soundness rules K1 to K6 and
 N1, N2, N7):
 
 - *split*: an index whose digits are read is replaced by its digits;
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import islice, permutations, product
+from itertools import islice, pairwise, permutations, product
 from typing import Any, Final
 
 from shardproof.ir.types import Kind
@@ -364,7 +364,7 @@ class Application:
     def orders(self, operands: Sequence[Term]) -> Iterator[list[Term]]:
         """Operand orders worth trying: sorted by structure, tied ones permuted."""
         by_class = sorted(operands, key=lambda t: t.cls or LAST)
-        if all(a.cls != b.cls for a, b in zip(by_class, by_class[1:], strict=False)):
+        if all(a.cls != b.cls for a, b in pairwise(by_class)):
             yield by_class
             return
         colours = self._colours()
@@ -385,7 +385,13 @@ class Application:
         """The operands, and those with accesses permuted by a symmetry of their class (N7)."""
         classes = self.store.classes
         choices = [
-            [t, *(Term(t.coef, t.cls, tuple([t.access[p] for p in q])) for q in sorted(classes[t.cls].symmetries))]
+            [
+                t,
+                *(
+                    Term(t.coef, t.cls, tuple([t.access[p] for p in q]))
+                    for q in sorted(classes[t.cls].symmetries)
+                ),
+            ]
             for t in operands
         ]
         return map(list, islice(product(*choices), ORDER_LIMIT))

@@ -46,8 +46,9 @@ class Class:
     """What a class is: `op(operands)` with `free` slots of `extents`, over `bound` indices.
 
     `bound` lists placeholder indices: a set for reductions; for every other binder ordered lists, one
-    per bound dim, whose lengths are `groups`. `out` counts the trailing slots that are output positions of an ordered binder. `special` are the
-    infinities and NaN that a value may have, `sign` what is known of it; `low`, `high` bound integers.
+    per bound dim, whose lengths are `groups`. `out` counts the trailing slots that are output positions
+    of an ordered binder. `special` are the infinities and NaN that a value may have, `sign` what is known
+    of it; `low`, `high` bound integers.
     `symmetries` are permutations of the slots that leave the function unchanged.
     """
 
@@ -71,9 +72,11 @@ class Class:
 class Store(Accesses):
     """All classes, and the assumptions that merging them has used so far."""
 
-    def __init__(self, *, lenient: bool = False) -> None:
+    def __init__(self, *, lenient: bool = False, reading: bool = False) -> None:
         super().__init__()
         self.lenient = lenient
+        self.reading = reading
+        self.tables: dict[tuple[int, ...], list[Any]] = {}
         self.classes: list[Class] = []
         self.assumptions: dict[tuple[str, str], Any] = {}
         self.wishes: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Replica groups as substitutions of rank indices (SOUNDNESS F2, F3).
+"""Replica groups as substitutions of rank indices (soundness F2, F3).
 
 A group is an ordered list; the member at a position of the caller's group is a function of the
 caller's rank and that position. Where groups are runs of whole mesh axes in rank order the position is

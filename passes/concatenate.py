@@ -34,7 +34,9 @@ def concatenate(store: Store, along: int, pieces: Sequence[Piece]) -> Term:
     if len(fused) == 1:
         return term if local is None else store.substitute_term(term, {local: index(along)})
     if all(e == extent and _at(store, p, local) == term for p in fused[1:] for e in (p[0],)):
-        return term if local is None else store.substitute_term(term, {local: store.digit(index(along), 1, extent)})
+        if local is None:
+            return term
+        return store.substitute_term(term, {local: store.digit(index(along), 1, extent)})
     low = _low_digit(store, fused)
     if low is not None:
         return _split(store, along, fused, low)
@@ -89,7 +91,8 @@ def _split(store: Store, along: int, pieces: Sequence[Piece], low: int) -> Term:
         parts.append((n, i, store.substitute_term(term, {local: at})))
     made = concatenate(store, hi, parts)
     whole = index(along)
-    return store.substitute_term(made, {hi: store.digit(whole, low, store.sizes[hi]), lo: store.digit(whole, 1, low)})
+    halves = {hi: store.digit(whole, low, store.sizes[hi]), lo: store.digit(whole, 1, low)}
+    return store.substitute_term(made, halves)
 
 
 def _outward(
@@ -168,7 +171,7 @@ def _fuse(store: Store, a: Piece, b: Piece) -> Piece | None:
 
 
 def settle(store: Store, t: Term) -> Term:
-    """The term with a concatenation read across its cuts turned into one along the index that crosses them."""
+    """The term, with a concatenation read across its cuts as one along the index that crosses them."""
     t = read(store, t)
     if store.classes[t.cls].op != "concat":
         return t

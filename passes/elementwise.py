@@ -6,24 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from shardproof.ir.types import DType
+from shardproof.ir.types import DType, Kind
 from shardproof.passes import arithmetic as real
 from shardproof.passes import logic
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.classes import Store, Term
+from shardproof.passes.tables import meet
 
 UNARY: Final = frozenset(
     {"tanh", "tan", "sine", "cosine", "erf", "sign", "floor", "ceil", "round_even", "round_away", "cbrt"}
 )
 """Real functions that are kept as they are."""
 
-AT_ZERO: Final = {"exponential": 1, "cosine": 1, "sine": 0, "tanh": 0, "tan": 0, "erf": 0, "sign": 0, "cbrt": 0}
+AT_ZERO: Final = {
+    "exponential": 1, "cosine": 1, "sine": 0, "tanh": 0, "tan": 0, "erf": 0, "sign": 0, "cbrt": 0
+}
 """Exact values at 0."""
 
 MIRRORED: Final = {"GT": "LT", "GE": "LE"}
 
 
-def apply(store: Store, opcode: str, x: Sequence[Term], source: DType, dtype: DType, attrs: Mapping[str, Any]) -> Term:
+def apply(
+    store: Store, opcode: str, x: Sequence[Term], source: DType, dtype: DType, attrs: Mapping[str, Any]
+) -> Term:
     """The term of an elementwise operator; `source` is the operands' element type, `dtype` the result's."""
     if opcode == "select":
         return real.select(store, *x)
@@ -62,12 +67,12 @@ def _real(store: Store, opcode: str, x: Sequence[Term], attrs: Mapping[str, Any]
     if opcode in AT_ZERO and a.coef == 0:
         return store.real(AT_ZERO[opcode])
     if opcode == "exponential" or opcode == "logistic" or opcode in UNARY:
-        return real.pointwise(store, opcode, (), "real", x)
+        return meet(store, real.pointwise(store, opcode, (), "real", x))
     if opcode == "power":
         if x[1].cls == store.ONE:
             return real.power(store, a, Fraction(x[1].coef))
         return real.pointwise(store, "power_of", (), "real", x)
-    kind = "bool" if opcode == "is_finite" else "real"
+    kind: Kind = "bool" if opcode == "is_finite" else "real"
     return real.pointwise(store, "function", (opcode, *sorted(attrs.items())), kind, x)
 
 
@@ -106,7 +111,8 @@ def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) ->
     if direction in MIRRORED:
         direction, a, b = MIRRORED[direction], b, a
     if direction == "NE":
-        return logic.negate(store, real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True))
+        same = real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True)
+        return logic.negate(store, same)
     return real.pointwise(store, "compare", (direction,), "bool", [a, b], commutative=direction == "EQ")
 
 
@@ -163,7 +169,8 @@ def _integer(
         value = logic.wrapped(store, logic.largest(store, e[0], scale(e[0], -1)), dtype)
     elif opcode == "sign":
         above, below = logic.step(store, shift(e[0], -1)), logic.step(store, shift(scale(e[0], -1), -1))
-        return real.select(store, above, _int(store, 1), real.select(store, below, _int(store, -1), _int(store, 0)))
+        other = real.select(store, below, _int(store, -1), _int(store, 0))
+        return real.select(store, above, _int(store, 1), other)
     if value is not None:
         return store.integer(value)
     return _plain(store, opcode, x, source, dtype, attrs)

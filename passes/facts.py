@@ -1,6 +1,6 @@
 """What is known of a class: infinities and NaN it may have, its sign, integer bounds, closedness.
 
-Computed forward when a class is made (SOUNDNESS rules A2, A4). Every rule may only say less than the
+Computed forward when a class is made (soundness rules A2, A4). Every rule may only say less than the
 truth; an operator without a rule says nothing.
 """
 

@@ -1,4 +1,4 @@
-"""One SPMD program from the programs of all its ranks (SOUNDNESS F1, F2)."""
+"""One SPMD program from the programs of all its ranks (soundness F1, F2)."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def fold_ranks(modules: Sequence[Module]) -> Module:
     for m in modules[1:]:
         if [str(i.value.type) for i in m.inputs] != [str(i.value.type) for i in first.inputs]:
             raise Divergent("the ranks take inputs of different types")
+        if [i.number for i in m.inputs] != [i.number for i in first.inputs]:
+            raise Divergent("the ranks number their inputs differently")
+        mine, theirs = [i.name for i in m.inputs], [i.name for i in first.inputs]
+        if mine != theirs and set(mine) & set(theirs):
+            raise Divergent("the ranks give the same names to different inputs")
         if len(m.ops) != len(first.ops):
             raise Divergent(f"the ranks run {len(first.ops)} and {len(m.ops)} operators")
     names = [{v.name: k for k, v in enumerate(_values(m))} for m in modules]
@@ -63,6 +68,11 @@ def fold_ranks(modules: Sequence[Module]) -> Module:
     outputs = [[names[k][o.value.name] for o in m.outputs] for k, m in enumerate(modules)]
     if any(o != outputs[0] for o in outputs[1:]):
         raise Divergent("the ranks return different values")
+    states = [
+        [None if o.updates is None else names[k][o.updates] for o in m.outputs] for k, m in enumerate(modules)
+    ]
+    if any(s != states[0] for s in states[1:]):
+        raise Divergent("the ranks overwrite different inputs")
     if any(rank in op.operands for op in ops):
         ops.insert(0, Op("rank_id", (), (rank,), {}))
     return replace(first, mesh=mesh, ops=tuple(ops), rank=None)

@@ -1,4 +1,4 @@
-"""Integer tables read at closed positions, folded by exact evaluation (SOUNDNESS N6)."""
+"""Integer tables read at closed positions, folded by exact evaluation (soundness N6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def fold(store: Store, cls: int, access: tuple[Expr, ...]) -> Expr | None:
     table = store.classes[cls]
     if table.op != "table" or not isinstance(table.attrs[0], tuple):
         return None
-    plain = [e[1][0][0] for e in access if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1 and e[1][0][0] > 0]
+    plain = [
+        e[1][0][0] for e in access if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1 and e[1][0][0] > 0
+    ]
     if len(set(plain)) == len(access):
         return None
     support = sorted({i for e in access for i in store.indices(e)})

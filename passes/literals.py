@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from shardproof.passes.arithmetic import select
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.folding import tabulated
 from shardproof.passes.logic import match, step
+from shardproof.passes.reading import read_literal
+from shardproof.passes.tables import meet
 
 
 def literal(store: Store, value: Array, dtype: DType, indices: Sequence[int | None]) -> Term:
-    """`value` read at one index per dim (None for a dim of extent 1); values are exact (SOUNDNESS K1, A6)."""
+    """`value` read at one index per dim (None for a dim of extent 1); values are exact (soundness K1, A6)."""
     kept = [i for i in indices if i is not None]
     table = np.ascontiguousarray(value).reshape([store.sizes[i] for i in kept])
     if table.size and bool((table == table.reshape(-1)[0]).all()):
@@ -31,15 +34,20 @@ def literal(store: Store, value: Array, dtype: DType, indices: Sequence[int | No
         if len(values) == 2 and not np.isnan(values).any():
             low, high = (scalar(store, v, dtype) for v in values)
             return select(store, _mask(store, table == values[1], kept), high, low)
-        special = int(np.isposinf(table).any()) | int(np.isneginf(table).any()) << 1 | int(np.isnan(table).any()) << 2
-        return _table(store, table.astype(np.float64), "real", kept, {"special": special})
+        wide = table.astype(np.float64)
+        infinite = int(np.isposinf(wide).any()) | int(np.isneginf(wide).any()) << 1
+        special = infinite | int(np.isnan(wide).any()) << 2
+        return meet(store, _table(store, wide, "real", kept, {"special": special}), dtype)
     return _table(store, table, kind, kept, {})
 
 
 def scalar(store: Store, value: Any, dtype: DType) -> Term:
     """One literal element."""
     if dtype.kind == "real":
-        return store.literal(float(value))
+        number = float(value)
+        if store.reading and isfinite(number) and number:
+            return read_literal(store, number, dtype)
+        return store.literal(number)
     if dtype.kind in ("int", "uint"):
         return Term(1, store.POSITION, (constant(int(value)),))
     if dtype.kind == "bool":
@@ -55,19 +63,20 @@ def _mask(store: Store, table: Array, kept: Sequence[int]) -> Term:
     table = table[tuple(slice(None) if d in varying else 0 for d in range(table.ndim))]
     kept = [kept[d] for d in varying]
     if table.ndim in (1, 2):
-        lines: list[tuple[int, ...]] = [(1,), (-1,)] if table.ndim == 1 else [(1, -1), (-1, 1), (1, 1), (-1, -1)]
+        flat, square = ((1,), (-1,)), ((1, -1), (-1, 1), (1, 1), (-1, -1))
+        lines: tuple[tuple[int, ...], ...] = flat if table.ndim == 1 else square
         for line in lines:
-            position = sum(
-                c * np.arange(n).reshape([-1 if a == d else 1 for a in range(table.ndim)])
-                for d, (c, n) in enumerate(zip(line, table.shape, strict=True))
-            )
+            position = np.zeros(table.shape, np.int64)
+            for d, (c, n) in enumerate(zip(line, table.shape, strict=True)):
+                position += c * np.arange(n).reshape([-1 if a == d else 1 for a in range(table.ndim)])
             edge = int(np.min(position[table]))
             terms = tuple(sorted(zip(kept, line, strict=True)))
             if bool(((position >= edge) == table).all()):
                 return step(store, (-edge, terms))
             if bool(((position == edge) == table).all()):
                 return match(store, (-edge, terms))
-            if bool(((position != (other := int(position[~table].reshape(-1)[0]))) == table).all()):
+            other = int(position[np.logical_not(table)].reshape(-1)[0])
+            if bool(((position != other) == table).all()):
                 from shardproof.passes.logic import negate
 
                 return negate(store, match(store, (-other, terms)))

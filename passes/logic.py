@@ -2,7 +2,7 @@
 
 Integers are expressions, so `+`, `-` and multiplication by constants need no class of their own, and
 comparisons are steps and matches of one expression. Arithmetic that may leave its type is a listed
-assumption for signed integers and an operator modulo 2**n for unsigned ones (SOUNDNESS A1).
+assumption for signed integers and an operator modulo 2**n for unsigned ones (soundness A1).
 """
 
 from __future__ import annotations
@@ -45,14 +45,21 @@ def conjunction(store: Store, operands: Sequence[Term]) -> Term:
             if x.cls != store.TRUE:
                 seen[x] = None
     terms = list(seen)
-    if any(negate(store, t) in seen for t in terms if t.cls == store.STEP or store.classes[t.cls].op == "not"):
+    plain = [t for t in terms if t.cls == store.STEP or store.classes[t.cls].op == "not"]
+    if any(negate(store, t) in seen for t in plain):
         return store.truth(False)
     if not terms:
         return store.truth(True)
     if len(terms) == 1:
         return terms[0]
     return node(
-        store, "and", (), "bool", terms, commutative=True, rebuild=Rebuild(lambda ts, _: conjunction(store, ts))
+        store,
+        "and",
+        (),
+        "bool",
+        terms,
+        commutative=True,
+        rebuild=Rebuild(lambda ts, _: conjunction(store, ts)),
     )
 
 
@@ -136,7 +143,8 @@ def modular(store: Store, e: Expr, dtype: DType) -> Expr:
     low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
     if store.within(e, low, high):
         return e
-    return store.expression(pointwise(store, "modular", (bits, signed), "int", [Term(1, store.POSITION, (e,))]))
+    wrapped = pointwise(store, "modular", (bits, signed), "int", [Term(1, store.POSITION, (e,))])
+    return store.expression(wrapped)
 
 
 def real_of(store: Store, e: Expr) -> Term:

@@ -38,10 +38,12 @@ def refined(module: Module) -> Mesh:
 
 def _digits(module: Module, edges: set[int]) -> list[int]:
     """Sizes of the coarsest mixed-radix factorisation, highest digit first."""
-    for group in {g for op in module.ops for g in op.attrs.get("groups", ())}:
-        found = _edges(group)
-        if found is not None and _chain(edges | found):
-            edges |= found
+    for groups in dict.fromkeys(op.attrs["groups"] for op in module.ops if "groups" in op.attrs):
+        found = set(edges)
+        for group in groups:
+            found |= _edges(group) or {0}
+        if 0 not in found and _chain(found):
+            edges = found
     chain = sorted(edges)
     return [b // a for a, b in pairwise(chain)][::-1]
 
@@ -53,6 +55,8 @@ def _chain(edges: set[int]) -> bool:
 
 def _edges(group: tuple[int, ...]) -> set[int] | None:
     """The strides at which the members of a group start and stop being consecutive digits."""
+    if len(group) == 1:
+        return {1}
     members = sorted(group)
     base = members[0]
     offsets = [m - base for m in members]

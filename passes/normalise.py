@@ -25,9 +25,9 @@ class Normalised:
     opaque: dict[str, str] = field(default_factory=dict)
 
 
-def new_store(*, lenient: bool = False) -> Store:
-    """An empty store."""
-    store = Store(lenient=lenient)
+def new_store(*, lenient: bool = False, reading: bool = False) -> Store:
+    """An empty store; `lenient` and `reading` allow rewritings that list what they assume."""
+    store = Store(lenient=lenient, reading=reading)
     store.builders["concat"] = concatenate
     return store
 
@@ -125,7 +125,7 @@ def _unknown(algebra: Views, op: Op, value: Value) -> View:
 
 
 def same(store: Store, a: Term, b: Term) -> bool:
-    """Whether two terms are the same function of the same indices (SOUNDNESS K6, N7)."""
+    """Whether two terms are the same function of the same indices (soundness K6, N7)."""
     if a == b:
         return True
     a, b = settle(store, a), settle(store, b)

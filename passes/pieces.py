@@ -1,4 +1,4 @@
-"""Concatenations: reading a piece, cutting along aligned cut points, moving outward (SOUNDNESS N5).
+"""Concatenations: reading a piece, cutting along aligned cut points, moving outward (soundness N5).
 
 A concatenation class has one operand per piece, each with one bound position of the piece's extent,
 and its last slot is the concatenated position; `attrs` are the pieces' extents.
@@ -7,7 +7,8 @@ and its last slot is the concatenated position; `attrs` are the pieces' extents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from shardproof.passes.access import Expr, constant, index, shift
@@ -21,7 +22,8 @@ class Rebuild(NamedTuple):
     join: Callable[[list[Term]], Term] | None = None
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cut:
     """An index, and the values at which it crosses from one piece to the next."""
 
     index: int
@@ -50,7 +52,7 @@ def read(store: Store, t: Term) -> Term:
 
 
 def piece(store: Store, t: Term, n: int, local: Expr) -> Term:
-    """Piece `n` of a concatenation's class, read at position `local` of the piece (coefficient of `t` left out)."""
+    """Piece `n` of a concatenation's class, read at `local` of the piece; `t`'s coefficient is left out."""
     c = store.classes[t.cls]
     by = dict(zip(c.free, t.access, strict=True))
     first = sum(c.groups[:n])
@@ -97,7 +99,7 @@ def _aligned(store: Store, position: Expr, borders: Sequence[int]) -> Cut | None
 def segments(store: Store, cut: Cut) -> Iterator[tuple[int, int | None, Expr]]:
     """(extent, fresh index or None for extent 1, what the cut index is) of each segment."""
     edges = [0, *cut.at, store.sizes[cut.index]]
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         if b - a == 1:
             yield 1, None, constant(a)
         else:

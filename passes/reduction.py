@@ -1,13 +1,14 @@
-"""Reductions over index sets of commutative monoids (SOUNDNESS K2, K5, N4, N5)."""
+"""Reductions over index sets of commutative monoids (soundness K2, K5, N4, N5)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from math import prod
 
 from shardproof.passes.access import Element, Expr, constant, scale, shift
-from shardproof.passes.arithmetic import add, maximum, multiply, power, scaled, select
+from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
 from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.logic import clamp, conjunction, largest, negate, real_of, smallest, step
@@ -64,7 +65,8 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
         parts = _components(store, bound, [read(store, x) for x in store.expand(t)[0]])
         if len(parts) > 1:
             done = [
-                multiply(store, fs) if not mine else total(store, mine, multiply(store, fs)) for mine, fs in parts
+                multiply(store, fs) if not mine else total(store, mine, multiply(store, fs))
+                for mine, fs in parts
             ]
             return scaled(multiply(store, done), coef)
     if c.op == "add":
@@ -73,7 +75,9 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
         if still:
             moving = [x for x in terms if x not in still]
             n = prod(store.sizes[i] for i in bound)
-            sums = [scaled(x, n) for x in still] + ([total(store, bound, add(store, moving))] if moving else [])
+            sums = [scaled(x, n) for x in still]
+            if moving:
+                sums.append(total(store, bound, add(store, moving)))
             return scaled(add(store, sums), coef)
     made = node(
         store,
@@ -121,7 +125,7 @@ def _extremum(store: Store, bound: set[int], t: Term) -> Term:
     bound, _, t = _split(store, bound, t)
     if not bound or t.coef == 0:
         return t
-    size = abs(t.coef)
+    size = magnitude(t.coef)
     t = Term(1 if t.coef > 0 else -1, t.cls, t.access)
     if store.classes[t.cls].op == "max" and t.coef > 0:
         (body,), inner = store.expand(t)
@@ -194,7 +198,8 @@ def _integers(store: Store, op: str, bound: set[int], t: Term) -> Term:
         e = store.expression(ts[0])
         for x in ts[1:]:
             y = store.expression(x)
-            e = store.add(e, y) if op == "sum" else largest(store, e, y) if op == "max" else smallest(store, e, y)
+            join = store.add if op == "sum" else partial(largest if op == "max" else smallest, store)
+            e = join(e, y)
         return store.integer(e)
 
     joins = op in ("sum", "max", "min")
@@ -248,7 +253,8 @@ def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[i
                 low, high = store.range(e)
                 if low is None or low < 0 or high is None:
                     return None
-                return j, store.digit(e, size, high // size + 1), [p for k, p in enumerate(parts) if k not in (n, m)]
+                rest = [p for k, p in enumerate(parts) if k not in (n, m)]
+                return j, store.digit(e, size, high // size + 1), rest
     return None
 
 

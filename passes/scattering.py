@@ -1,4 +1,4 @@
-"""Scatter as a guarded sum over the updates (SOUNDNESS E3)."""
+"""Scatter as a guarded sum over the updates (soundness E3)."""
 
 from __future__ import annotations
 

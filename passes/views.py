@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from shardproof.ir.types import DType
@@ -100,8 +101,8 @@ def _refine(
             stride *= sizes[i]
             edges.add(stride)
     chain = sorted(edges)
-    if all(b % a == 0 for a, b in zip(chain, chain[1:], strict=False)):
-        digits = [store.fresh(b // a) for a, b in zip(chain, chain[1:], strict=False)]
+    if all(b % a == 0 for a, b in pairwise(chain)):
+        digits = [store.fresh(b // a) for a, b in pairwise(chain)]
         at = dict(zip(chain, digits, strict=False))
         for x, m in zip(lists, maps, strict=True):
             low = 1
@@ -242,7 +243,8 @@ def _narrow(
         low = prod(store.sizes[i] for i in digits[1:])
         if start // low == (start + step * (n - 1)) // low:
             by[digits[0]] = constant(start // low)
-            return _narrow(store, digits[1:], start % low, step, n, by) if n < low or step > 1 else tuple(digits[1:])
+            rest = digits[1:]
+            return _narrow(store, rest, start % low, step, n, by) if n < low or step > 1 else tuple(rest)
         if step == 1 and start % low == 0 and n % low == 0:
             lead = store.fresh(n // low)
             by[digits[0]] = shift(index(lead), start // low)

@@ -24,7 +24,7 @@ from shardproof.solver.layout import Cutter
 from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
 from shardproof.solver.prove import Proof, equal
 from shardproof.solver.relation import Relation, Segments, Spec, cut, rank_groups
-from shardproof.solver.steps import Layout, RelationError
+from shardproof.solver.steps import Layout, RelationError, Step
 
 LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
 """Operators that one program may have and the other not."""
@@ -135,7 +135,7 @@ class Alignment:
         )
 
     def _structural(self, op: Op, number: int) -> Iterator[str]:
-        """Reference values in the same place of the program, by the operands' counterparts; likely ones first."""
+        """Reference values in the same place, by the operands' counterparts; likely ones first."""
         ids = [self.matches[x.name].reference for x in op.operands]
         if "collective" in TABLE[op.opcode].traits:
             yield from (i for i in ids[:1] if i is not None)
@@ -148,7 +148,9 @@ class Alignment:
             name = other.results[min(number, len(other.results) - 1)].name
             if name in self.taken:
                 continue
-            if len(other.operands) == len(op.operands) and all(map(self._alike, op.operands, ids, other.operands)):
+            if len(other.operands) != len(op.operands):
+                continue
+            if all(map(self._alike, op.operands, ids, other.operands)):
                 yield name
                 return
             loose = loose or name
@@ -218,7 +220,8 @@ class Alignment:
                 if None not in sizes and sum(x or 0 for x in sizes) == whole[d]:
                     parts = tuple((size, _moved(layout, s.dim, d)) for size, layout in s.parts)
                     if all(layout is not None for _, layout in parts):
-                        yield Segments(d, tuple((size, layout) for size, layout in parts if layout is not None))
+                        known = ((size, layout) for size, layout in parts if layout is not None)
+                        yield Segments(d, tuple(known))
         try:
             yield natural(whole, own, self.mesh)
         except (Unfit, Ambiguous):
@@ -248,7 +251,8 @@ class Alignment:
             times = ratio(store, wanted, total)
             if times == 1:
                 return Match(Status.PARTIAL, name, spec, wanted, axes)
-            if times is not None and total.term.coef != found.term.coef * prod(dict(self.mesh.axes)[a] for a in axes):
+            count = prod(dict(self.mesh.axes)[a] for a in axes)
+            if times is not None and total.term.coef != found.term.coef * count:
                 right = View(scaled(found.term, times, inverse=True), found.dims, found.shape, found.dtype)
                 return Match(Status.WRONG, name, spec, right, axes)
         return None
@@ -268,10 +272,9 @@ def _moved(layout: Layout, dim: int, to: int) -> Layout | None:
     """A layout whose steps act on one dim, on another dim instead."""
     steps = []
     for s in layout.steps:
-        args = getattr(s, "args", ())
-        if not args or args[0] != dim:
+        if not isinstance(s, Step) or not s.args or s.args[0] != dim:
             return None
-        steps.append(type(s)(s.name, (to, *args[1:]), s.named))  # type: ignore[union-attr, call-arg]
+        steps.append(Step(s.name, (to, *s.args[1:]), s.named))
     return Layout(None, tuple(steps))
 
 

@@ -1,4 +1,4 @@
-"""Relation inference: one preferred layout per input, by evidence, never by what proves (SOUNDNESS R2)."""
+"""Relation inference: one preferred layout per input, by evidence, never by what proves (soundness R2)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
 
 
 def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str | None:
-    """Why two outputs that overwrite inputs can't be one another's counterparts, or None (SOUNDNESS E2)."""
+    """Why two outputs that overwrite inputs can't be one another's counterparts, or None (soundness E2)."""
     if whole.updates is None or part.updates is None:
         return None
     theirs = sources.get(part.updates, part.updates)

@@ -195,7 +195,7 @@ class Evaluator:
                 at = (key[0].name, boxes[key])
                 array = drawn.get(at)
                 if array is None:
-                    array = self._inputs(*at)
+                    array = np.asarray(self._inputs(*at))
                     drawn[at] = array
                 store[key] = array
             return store[key]

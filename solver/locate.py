@@ -112,7 +112,13 @@ def _sums_suffice(alignment: Alignment, failing: Sequence[str], clock: Clock) ->
         state = rerun(alignment, replaced)
         current = Alignment(
             type(proof)(
-                proof.store, proof.composed, proof.reference, state, proof.expected, proof.proved, proof.uneven
+                proof.store,
+                proof.composed,
+                proof.reference,
+                state,
+                proof.expected,
+                proof.proved,
+                proof.uneven,
             ),
             alignment.relation,
             alignment.reference,
@@ -132,7 +138,8 @@ def _sums_suffice(alignment: Alignment, failing: Sequence[str], clock: Clock) ->
         if step is None:
             return False
         op, value, match = step
-        if _partial_operand(current, op) is None and match.status is not Status.PARTIAL or value.name in replaced:
+        whole = _partial_operand(current, op) is None and match.status is not Status.PARTIAL
+        if whole or value.name in replaced:
             return False
         assert match.view is not None
         replaced[value.name] = match.view
@@ -169,6 +176,10 @@ def _reorders(op: Op) -> bool:
 def _words(alignment: Alignment, op: Op, value: Value, match: Match) -> tuple[str, str, str, str | None]:
     """(code, what was expected, what was found, the repair)."""
     partial = _partial_operand(alignment, op)
+    if match.status is Status.WRONG and match.view is not None:
+        scale = _ratio(alignment, op, value, match.view)
+        if scale is not None:
+            return scale
     if match.status is Status.PARTIAL:
         axes = "+".join(match.axes)
         return (
@@ -188,7 +199,7 @@ def _words(alignment: Alignment, op: Op, value: Value, match: Match) -> tuple[st
         )
     if match.view is None:
         return "R01", "a value of the reference", f"`{value.name}` is like no value of the reference", None
-    for attempt in (_ratio, _groups, _start, _swapped, _dims):
+    for attempt in (_groups, _start, _swapped, _dims):
         words = attempt(alignment, op, value, match.view)
         if words is not None:
             return words
@@ -209,7 +220,8 @@ def _ratio(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | 
     if times is None or times == 1:
         return None
     size = f"{times} times" if times != 2 else "twice"
-    text = f"{size} too large" if times > 1 else f"the negated value times {-times}" if times < 0 else f"{times} of it"
+    small = f"the negated value times {-times}" if times < 0 else f"{times} of it"
+    text = f"{size} too large" if times > 1 else small
     if times == -1:
         text = "the negated value"
     collective = "collective" in TABLE[op.opcode].traits
@@ -235,7 +247,7 @@ def _groups(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words |
                 "R02",
                 f"{op.opcode} over {name}, groups {_shown(groups)}",
                 f"groups {_shown(op.attrs['groups'])}",
-                f"the groups of {name}",
+                f"using the groups of {name}",
             )
     return None
 
@@ -249,10 +261,10 @@ def _equals(alignment: Alignment, op: Op, wanted: View) -> bool:
     state = Normalised(alignment.algebra, {})
     views = alignment.proof.implementation.views
     try:
-        (result,) = apply(state, op, [views[x.name] for x in op.operands])
+        results = apply(state, op, [views[x.name] for x in op.operands])
     except (Unsupported, AssertionError):
         return False
-    return equal(alignment.proof.store, wanted, result)
+    return len(results) == 1 and equal(alignment.proof.store, wanted, results[0])
 
 
 def _start(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
@@ -270,7 +282,8 @@ def _start(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | 
             limits = (*a["limits"][:d], start + n, *a["limits"][d + 1 :])
             moved = Op("slice", op.operands, op.results, {**a, "starts": starts, "limits": limits})
             if start != a["starts"][d] and _equals(alignment, moved, wanted):
-                what = "columns" if d == len(shape) - 1 and len(shape) > 1 else "rows" if d == 0 else f"dim {d} at"
+                last = d == len(shape) - 1 and len(shape) > 1
+                what = "columns" if last else "rows" if d == 0 else f"dim {d} at"
                 by = start - a["starts"][d]
                 return (
                     "R03",
@@ -287,7 +300,8 @@ def _swapped(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words 
     if not _equals(alignment, Op(op.opcode, op.operands[::-1], op.results, op.attrs), wanted):
         return None
     names = [x.name for x in op.operands]
-    return "R05", f"{op.opcode} of {names[1]} and {names[0]}", f"{op.opcode} of {names[0]} and {names[1]}", "swapping the operands"
+    expected, given = (f"{op.opcode} of {a} and {b}" for a, b in ((names[1], names[0]), (names[0], names[1])))
+    return "R05", expected, given, "swapping the operands"
 
 
 def _dims(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | None:
@@ -298,7 +312,8 @@ def _dims(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | N
         order = list(range(len(found.shape)))
         order[a], order[b] = b, a
         if equal(alignment.proof.store, wanted, alignment.algebra.transpose(found, order)):
-            return "R05", f"dims {a} and {b} the other way round", f"dims {a} and {b} are swapped", f"swapping dims {a} and {b}"
+            dims = f"dims {a} and {b}"
+            return "R05", f"{dims} the other way round", f"{dims} are swapped", f"swapping {dims}"
     for x in op.operands:
         for a, b in combinations(range(len(x.type.shape)), 2):
             if x.type.shape[a] != x.type.shape[b] or x.type.shape[a] < 2:
@@ -307,7 +322,8 @@ def _dims(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | N
             order[a], order[b] = b, a
             views = alignment.proof.implementation.views
             operands = [
-                alignment.algebra.transpose(views[y.name], order) if y is x else views[y.name] for y in op.operands
+                alignment.algebra.transpose(views[y.name], order) if y is x else views[y.name]
+                for y in op.operands
             ]
             try:
                 results = apply(Normalised(alignment.algebra, {}), op, operands)

@@ -1,11 +1,11 @@
-"""Natural placements by shape: how a whole dim is divided over mesh axes (DESIGN section 1, SOUNDNESS R4)."""
+"""Natural placements by shape: how a whole dim is divided over mesh axes (soundness R4)."""
 
 from __future__ import annotations
 
 from math import prod
 
 from shardproof.ir.types import Mesh
-from shardproof.solver.relation import REPLICATE
+from shardproof.solver.relation import REPLICATE, Segments
 from shardproof.solver.steps import Layout, Step
 
 
@@ -68,14 +68,31 @@ def natural(whole: tuple[int, ...], own: tuple[int, ...], mesh: Mesh) -> Layout:
 def describe(layout: object, mesh: Mesh) -> str:
     """A placement in words."""
     if not isinstance(layout, Layout):
-        return str(layout)
+        return _side_by_side(layout, mesh) or str(layout)
     if not layout.steps:
         return "replicated" if mesh.size > 1 else "equal"
     words = []
     for step in layout.steps:
-        if isinstance(step, Step) and step.name == "shard" and layout.source is None:
+        if isinstance(step, Step) and step.name == "shard":
             axes = "+".join(step.args[1:]) or "+".join(name for name, _ in mesh.axes)
             words.append(f"shards of dim {step.args[0]} over {axes}")
         else:
             return str(layout)
     return ", ".join(words)
+
+
+def _side_by_side(layout: object, mesh: Mesh) -> str | None:
+    """Segments that are all divided alike along their own dim, in words; None for others."""
+    if not isinstance(layout, Segments) or layout.source is not None:
+        return None
+    steps = {part.steps for size, part in layout.parts if size is not None and part.source is None}
+    if len(steps) != 1 or any(size is None or part.source is not None for size, part in layout.parts):
+        return None
+    (common,) = steps
+    if len(common) != 1 or not isinstance(common[0], Step) or common[0].name != "shard":
+        return None
+    dim, *axes = common[0].args
+    if dim != layout.dim:
+        return None
+    over = "+".join(axes) or "+".join(name for name, _ in mesh.axes)
+    return f"[{' | '.join(str(size) for size, _ in layout.parts)}] each sharded over {over} on dim {dim}"

@@ -65,15 +65,17 @@ def prove(
     clock: Clock,
     *,
     lenient: bool = False,
+    reading: bool = False,
     seconds: Seconds | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> Proof:
     """Normalise the composed programs and compare every output.
 
-    `lenient` allows rewritings that rest on listed assumptions; `bounds` are assumed ranges (low, high
+    `lenient` allows rewritings that rest on listed assumptions, `reading` rounded literals to be read as the
+    numbers they stand for; `bounds` are assumed ranges (low, high
     exclusive) of integer base tensors.
     """
-    store = new_store(lenient=lenient)
+    store = new_store(lenient=lenient, reading=reading)
     spent = seconds if seconds is not None else {}
     ranges = {**(bounds or {}), **composed.ranges}
     for name, (low, high) in (bounds or {}).items():
@@ -82,11 +84,11 @@ def prove(
             store.assume("index_range", text, name.removeprefix(BASE))
     base = {}
     for own in composed.reference.inputs:
-        low, high = ranges.get(own.name, (None, None))
-        if low is not None and high is not None and low >= high:
-            low = high = None
-        top = None if high is None else high - 1
-        base[own.name] = input_view(store, own.value, low=low, high=top)
+        low, high = ranges.get(own.name, (0, 0))
+        bounded = low < high
+        base[own.name] = input_view(
+            store, own.value, low=low if bounded else None, high=high - 1 if bounded else None
+        )
     start = time.perf_counter()
     reference = _run(store, composed.reference, base, clock)
     middle = time.perf_counter()
@@ -105,8 +107,8 @@ def prove(
         given[wanted.name] = view
     expected = _run(store, composed.expected, given, clock, algebra=implementation.algebra)
     proof = Proof(store, composed, reference, implementation, expected)
-    for out, wanted in zip(composed.implementation.outputs, composed.expected.outputs, strict=True):
-        a, b = expected.views[wanted.value.name], implementation.views[out.value.name]
+    for out, goal in zip(composed.implementation.outputs, composed.expected.outputs, strict=True):
+        a, b = expected.views[goal.value.name], implementation.views[out.value.name]
         proof.proved[out.name] = equal(store, a, b)
     proof.uneven = uneven
     spent["compare"] = spent.get("compare", 0.0) + time.perf_counter() - end

@@ -1,6 +1,6 @@
 """Relations: how the implementation's inputs and outputs are laid out, and the programs that this makes.
 
-A relation is a parametrisation (SOUNDNESS R1): every input of both programs is cut out of free *base*
+A relation is a parametrisation (soundness R1): every input of both programs is cut out of free *base*
 tensors by ordinary operators, so proof and replay run on the same three modules.
 """
 
@@ -302,7 +302,8 @@ def _expected(reference: Module, implementation: Module, relation: Relation) -> 
             raise RelationError(f"output `{own.name}`: {e}") from None
         if v.type.shape != own.value.type.shape:
             raise RelationError(
-                f"output `{own.name}`: the placement `{spec}` makes {v.type}, the program returns {own.value.type}"
+                f"output `{own.name}`: the placement `{spec}` makes {v.type}, "
+                f"the program returns {own.value.type}"
             )
         wanted.append(Output(own.name, v))
         found.append(Output(own.name, value))

@@ -38,7 +38,7 @@ class Declared:
 TABLES: Final = ("inputs", "outputs", "ranges", "reference", "reference_outputs")
 SECTIONS: Final = (*TABLES, "mesh", "reference_mesh", "layers")
 UNUSED: Final = ("groups", "constants")
-"""Sections that say what a dump of per-rank programs leaves open; no program that is read so far needs them."""
+"""Sections for what a dump of per-rank programs leaves open; no program that is read needs them yet."""
 
 
 def read(path: str | Path) -> Declared:
@@ -205,7 +205,7 @@ def _built(value: Any, layer: int, layers: int) -> Spec:
 
 
 class Names:
-    """Names in order, found by a filled-in key: the name itself, else its number (`p9`, `o0`), else a glob."""
+    """Names in order, found by a filled-in key: the name, else its number (`p9`, `o0`), else a glob."""
 
     def __init__(self, names: Sequence[tuple[str, int]], letter: str) -> None:
         self.names = [name for name, _ in names]
@@ -343,7 +343,7 @@ def _named(spec: Spec, sources: Names) -> Spec:
     missing = "the reference has no"
     if isinstance(spec, Segments):
         parts = tuple((size, _named_layout(layout, sources, missing)) for size, layout in spec.parts)
-        source = spec.source or next((layout.source for _, layout in parts if layout.source), None)
+        source = spec.source or next((p.source for size, p in parts if size is None and p.source), None)
         return Segments(spec.dim, parts, None if source is None else sources.one(source, missing))
     return _named_layout(spec, sources, missing)
 

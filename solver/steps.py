@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
-
-from lark import Lark, Transformer, UnexpectedInput
-from lark.exceptions import VisitError
 
 from shardproof.ir.module import ModuleError
 
@@ -92,71 +87,17 @@ def show(step: Step | Pattern) -> str:
     return f"{step.name}({', '.join(args)})" if args else step.name
 
 
-class _Build(Transformer[Any, Any]):
-    """Parse trees to steps."""
-
-    def number(self, c: list[Any]) -> int:
-        return int(c[0])
-
-    def nothing(self, c: list[Any]) -> None:
-        return None
-
-    def string(self, c: list[Any]) -> str:
-        return str(c[0])[1:-1]
-
-    def several(self, c: list[Any]) -> tuple[Any, ...]:
-        return tuple(x for x in c if x is not None)
-
-    def word(self, c: list[Any]) -> str:
-        return str(c[0])
-
-    def source(self, c: list[Any]) -> str:
-        return str(c[0])[1:-1]
-
-    def arg(self, c: list[Any]) -> tuple[str | None, Any]:
-        return (str(c[0]) if c[0] is not None else None, c[1])
-
-    def stage(self, c: list[Any]) -> Step:
-        name, args = c[0], [a for a in c[1:] if a is not None]
-        return Step(
-            SPELLINGS.get(name, name),
-            tuple(v for k, v in args if k is None),
-            tuple((k, v) for k, v in args if k is not None),
-        )
-
-    def name(self, c: list[Any]) -> tuple[str, ...]:
-        return (str(c[0]),)
-
-    def one(self, c: list[Any]) -> tuple[str, ...]:
-        return ()
-
-    def group(self, c: list[Any]) -> tuple[str, ...]:
-        return tuple(n for item in c for n in item)
-
-    def side(self, c: list[Any]) -> tuple[tuple[str, ...], ...]:
-        return tuple(c)
-
-    def pattern(self, c: list[Any]) -> Pattern:
-        sizes = tuple((str(c[k]), int(c[k + 1])) for k in range(2, len(c), 2))
-        return Pattern(c[0], c[1], sizes)
-
-
-@cache
-def _parser() -> Lark:
-    grammar = Path(__file__).with_name("steps.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="earley", start=["begin", "pattern"], maybe_placeholders=True)
-
-
 def parse(text: str) -> Layout:
     """The layout that `text` spells; RelationError says where it can't be read."""
+    from shardproof.solver.stage import Unreadable, read_stage
+
     source: str | None = None
     steps: list[Step | Pattern] = []
     for n, part in enumerate(_stages(text)):
         try:
-            stage = _Build().transform(_parser().parse(part, start="pattern" if "->" in part else "begin"))
-        except (UnexpectedInput, VisitError) as e:
-            column = getattr(e, "column", None)
-            where = f" at column {column}" if isinstance(column, int) and column > 0 else ""
+            stage = read_stage(part)
+        except Unreadable as e:
+            where = f" at column {e.column}" if e.column is not None else ""
             raise RelationError(f"layout `{text}`: `{part.strip()}` can't be read{where}") from None
         if isinstance(stage, str):
             if n:

@@ -95,7 +95,7 @@ class Counterexample:
     index: tuple[int, ...]
     reference: complex
     implementation: complex
-    extents: Mapping[str, int] = field(default_factory=dict)
+    extents: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardproof.frontends.load import load
+from shardproof.frontends.locate import configured_wrapper_files
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify as verify_module
@@ -16,12 +17,9 @@ from shardproof.passes.fold_ranks import Divergent, fold_ranks
 from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.passes.views import View
 from shardproof.solver import relation_file
-from shardproof.solver.counterpart import Alignment, Status
 from shardproof.solver.infer import Inferred, infer
-from shardproof.solver.locate import Finding, locate
 from shardproof.solver.placement import describe
 from shardproof.solver.prove import Clock, Proof, TimeUp, prove
-from shardproof.solver.refute import Replayed, misread, other_layout, rank_orders, replay
 from shardproof.solver.relation import Composed, Relation, compose
 from shardproof.solver.verdict import (
     Assumption,
@@ -33,6 +31,10 @@ from shardproof.solver.verdict import (
     Stats,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from shardproof.solver.locate import Finding
+    from shardproof.solver.refute import Replayed
 
 Program = str | Path | Module
 Progress = Callable[[str, float], None]
@@ -84,10 +86,10 @@ def verify(
 
     `implementation` is one SPMD program or the programs of all ranks. `relation` is a file
     (docs/relations.md); what it leaves out is inferred and listed. `mesh` names the axes, as in
-    `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also accepts outputs that are
-    partial sums or whole on one rank only. `timeout` is in seconds. `assume` names implementation values
-    that are taken to be right. Raises ModuleError for files that can't be read, RelationError for
-    relations that don't fit.
+    `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
+    accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
+    names implementation values that are taken to be right. Raises ModuleError for files that can't be
+    read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
         raise ModuleError(f"outputs is `natural` or `any`, not `{outputs}`")
@@ -114,7 +116,8 @@ def verify(
     except TimeUp:
         result = _unknown(check, "U04", f"no answer within {timeout:g} s")
     if save_relation is not None and not inferred.gaps:
-        Path(save_relation).write_text(relation_file.write(inferred.relation, second.mesh, first.mesh), encoding="utf-8")
+        text = relation_file.write(inferred.relation, second.mesh, first.mesh)
+        Path(save_relation).write_text(text, encoding="utf-8")
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 
@@ -142,7 +145,7 @@ def _module(program: Program, ranks: int | None) -> Module:
     if isinstance(program, Module):
         verify_module(program)
         return program
-    return load(program, ranks=ranks)
+    return load(program, ranks=ranks, wrapper_files=configured_wrapper_files(Path.cwd()))
 
 
 def _implementation(given: Program | Sequence[Program], mesh: Mesh | None) -> Module:
@@ -172,9 +175,18 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     proof = prove(composed, check.clock, seconds=check.seconds)
     check.classes = len(proof.store.classes)
     if not proof.complete:
-        assuming = prove(composed, check.clock, lenient=True, seconds=check.seconds, bounds=proof.store.wishes)
-        if assuming.complete:
-            proof = assuming
+        for reading in (False, True):
+            assuming = prove(
+                composed,
+                check.clock,
+                lenient=True,
+                reading=reading,
+                seconds=check.seconds,
+                bounds=proof.store.wishes,
+            )
+            if assuming.complete:
+                proof = assuming
+                break
     extra: tuple[Assumption, ...] = ()
     placements = {
         o.name: describe(relation.outputs[o.name], implementation.mesh)
@@ -236,6 +248,10 @@ def _failed(
     implementation: Module,
     placements: Mapping[str, str],
 ) -> Result:
+    from shardproof.solver.counterpart import Alignment
+    from shardproof.solver.locate import locate
+    from shardproof.solver.refute import replay
+
     check._last = time.perf_counter()
     check.phase("locate", 0.5)
     relation = inferred.relation
@@ -270,8 +286,9 @@ def _failed(
             return _refuted(check, finding, replayed, common, failing)
         code, text = blocked_by
         return _unknown(check, code, text, blocked=_blocked(proof, finding), **common)
-    help_ = ["write a lemma for it, or accept the value with --assume " + finding.value.name] if finding else []
-    notes = []
+    help_, notes = [], []
+    if finding is not None:
+        help_.append(f"write a lemma for it, or accept the value with --assume {finding.value.name}")
     if replayed.reason is not None:
         notes.append(f"replay gave no answer: {replayed.reason}")
     code = "U03" if _opaque_block(proof, finding) else "U02"
@@ -281,7 +298,8 @@ def _failed(
         else "an output is not proved"
     )
     if finding is not None and finding.value.name in proof.implementation.opaque:
-        message = f"`{finding.value.name}` ({finding.op.opcode}) has no known meaning: {proof.implementation.opaque[finding.value.name]}"
+        why = proof.implementation.opaque[finding.value.name]
+        message = f"`{finding.value.name}` ({finding.op.opcode}) has no known meaning: {why}"
     return _unknown(
         check,
         code,
@@ -301,8 +319,12 @@ def _refuted(
     assert d is not None
     message = f"output `{d.output}` differs"
     if finding is not None:
-        message = f"`{finding.value.name}` {finding.found}" if not finding.found.startswith("`") else finding.found
+        subject = "" if finding.found.startswith("`") else f"`{finding.value.name}` "
+        message = subject + finding.found
         message += f", the reference needs {finding.expected}" if finding.code == "R03" else ""
+    outputs = tuple(
+        replace(o, verdict=Verdict.REFUTED if o.name == d.output else o.verdict) for o in common["outputs"]
+    )
     return Result(
         verdict=Verdict.REFUTED,
         code=finding.code if finding is not None else "R01",
@@ -311,9 +333,7 @@ def _refuted(
         ),
         stats=check.stats(),
         message=message,
-        **{**common, "outputs": tuple(
-            replace(o, verdict=Verdict.REFUTED if o.name == d.output else o.verdict) for o in common["outputs"]
-        )},
+        **{**common, "outputs": outputs},
     )
 
 
@@ -326,6 +346,8 @@ def _other_explanation(
     finding: Finding | None,
 ) -> tuple[str, str] | None:
     """Why a difference under an inferred relation is no refutation: (code, text), or None when it is one."""
+    from shardproof.solver.refute import misread, other_layout, rank_orders
+
     if not inferred.relation.inferred:
         return None
     wrong = misread(implementation, reference, inferred)
@@ -364,7 +386,10 @@ def _no_relation(
         blocked=tuple(Blocked(g.name, failed_condition=g.reason) for g in inferred.gaps),
         outputs=tuple(OutputVerdict(o.name, "not checked", Verdict.UNKNOWN) for o in reference.outputs),
         findings=_warnings(reference, implementation),
-        help=("declare the layout in a relation file (--relation, docs/relations.md); names and padding are yours to state",),
+        help=(
+            "declare the layout in a relation file (--relation, docs/relations.md); "
+            "names and padding are yours to state",
+        ),
     )
 
 
@@ -410,8 +435,8 @@ def _assumptions(proof: Proof, reference: Module, implementation: Module) -> tup
         for op in module.ops:
             if op.opcode in ("custom_call", "opaque") and op.result.name not in _known(proof):
                 name = op.attrs.get("target") or op.attrs.get("name")
-                text = f"`{_short(str(name))}` is a function of its operands and attributes, the same on every rank"
-                found.append(Assumption("opaque_function", text, op.result.name))
+                claim = "is a function of its operands and attributes, the same on every rank"
+                found.append(Assumption("opaque_function", f"`{_short(str(name))}` {claim}", op.result.name))
     unique = {(a.kind, a.text): a for a in reversed(found)}
     return tuple(reversed(unique.values()))
 
@@ -463,6 +488,7 @@ def _assume(
     check: Check, proof: Proof, relation: Relation, reference: Module, implementation: Module
 ) -> tuple[Assumption, ...]:
     """Take the named implementation values to be their counterparts, and compare the outputs again."""
+    from shardproof.solver.counterpart import Alignment, Status
     from shardproof.solver.locate import rerun
     from shardproof.solver.prove import equal
 

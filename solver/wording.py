@@ -178,7 +178,7 @@ def _failed(result: Result, verbose: bool) -> list[Line]:
         lines.append(_note("blocks", f"{len(open_outputs)} of {len(result.outputs)} outputs: {names}"))
     blocked = result.blocked or ()
     for item in blocked if verbose else blocked[:_SHORT_LIST]:
-        reason = f": {item.failed_condition}" if item.failed_condition else ""
+        reason = f": {item.failed_condition}" if item.failed_condition not in (None, result.found) else ""
         lines.append(_note("blocked", f"`{item.value}`{reason}"))
         if item.closest_lemma is not None:
             lines.append(_note("closest", item.closest_lemma))

@@ -100,7 +100,7 @@ def check_groups(groups: Groups, ranks: int, where: str, *, cover: bool) -> None
             raise ModuleError(f"{where} has an empty replica group")
         for rank in group:
             if not 0 <= rank < ranks:
-                raise ModuleError(f"{where} names rank {rank}, but there are {ranks}")
+                raise ModuleError(f"{where} names rank {rank}, but there are {ranks} ranks")
             if rank in seen:
                 raise ModuleError(f"{where} names rank {rank} twice")
             seen.add(rank)

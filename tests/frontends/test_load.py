@@ -49,7 +49,10 @@ def test_ir_text(zipped: bool, tmp_path: Path) -> None:
     text = to_text(load(path))
     path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
     assert to_text(load(str(path))) == text
-    with pytest.raises(ModuleError, match="4 ranks were asked for"):
+    assert load(path, ranks=4).mesh.size == 4
+    text = text.replace("mesh()", "mesh(tp=2)")
+    path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    with pytest.raises(ModuleError, match="4 ranks were asked for, the module is for 2"):
         load(path, ranks=4)
 
 
