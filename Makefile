@@ -36,6 +36,7 @@ lint: .venv/.dev
 
 types: .venv/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks examples/neuron_llama
 
 layers: .venv/.dev
 	$(BIN)/python -m pytest tests/test_layers.py

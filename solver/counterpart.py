@@ -15,15 +15,16 @@ from typing import Final
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
+from shardproof.passes.access import Expr
 from shardproof.passes.algebra import Views
 from shardproof.passes.arithmetic import scaled
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.normalise import Normalised, continue_from, same
-from shardproof.passes.views import Unsupported, View, align
+from shardproof.passes.views import Unsupported, View, align, split_into
 from shardproof.solver.layout import Cutter
 from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
-from shardproof.solver.prove import Proof, equal
-from shardproof.solver.relation import Relation, Segments, Spec, cut, rank_groups
+from shardproof.solver.prove import Proof, equal, stacked
+from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec, cut, rank_groups
 from shardproof.solver.steps import Layout, RelationError, Step
 
 LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
@@ -211,6 +212,7 @@ class Alignment:
     def _specs(self, whole: tuple[int, ...], own: tuple[int, ...]) -> Iterator[Spec]:
         """Segments that an input of these extents has, then the natural placement."""
         if self.reference.mesh.size > 1:
+            yield from self._between_meshes(whole, own)
             return
         divided = [d for d, (n, m) in enumerate(zip(whole, own, strict=False)) if n != m]
         if len(divided) == 1 and len(whole) == len(own):
@@ -227,8 +229,41 @@ class Alignment:
         except (Unfit, Ambiguous):
             return
 
+    def _between_meshes(self, whole: tuple[int, ...], own: tuple[int, ...]) -> Iterator[Spec]:
+        """Placements of a distributed reference's value: rank by rank or whole, or shards of one dim."""
+        if whole == own:
+            yield REPLICATE
+            return
+        divided = [d for d, (n, m) in enumerate(zip(whole, own, strict=False)) if n != m]
+        if len(divided) == 1 and len(whole) == len(own):
+            d = divided[0]
+            if whole[d] * self.reference.mesh.size == own[d] * self.mesh.size:
+                yield Layout(None, (Step("shard", (d,)),))
+
+    def _across(self, name: str, spec: Spec) -> View | None:
+        """The view of a distributed reference's value on the implementation's ranks."""
+        store, own = self.proof.store, self.proof.reference
+        view, ranks = own.views[name], own.algebra.ranks
+        if spec == REPLICATE:
+            if self.reference.mesh.size != self.mesh.size:
+                axes = {i for _, i in ranks.axes}
+                return view if axes.isdisjoint(store.term_indices(view.term)) else None
+            by: dict[int, Expr] = {}
+            split_into(store, [i for _, i in ranks.axes], self.algebra.ranks.flat, by)
+            return View(store.substitute_term(view.term, by), view.dims, view.shape, view.dtype)
+        assert isinstance(spec, Layout) and isinstance(spec.steps[0], Step)
+        dim = spec.steps[0].args[0]
+        whole = stacked(store, view, ranks)
+        order = [*range(1, dim + 1), 0, *range(dim + 1, len(whole.shape))]
+        joined = self.algebra.transpose(whole, order)
+        shape = (*view.shape[:dim], view.shape[dim] * self.reference.mesh.size, *view.shape[dim + 1 :])
+        everyone = (tuple(range(self.mesh.size)),)
+        return self.algebra.own_shard(self.algebra.reshape(joined, shape), dim, everyone)
+
     def place(self, name: str, spec: Spec) -> View | None:
         """The view of a reference value laid out over the implementation's ranks."""
+        if self.reference.mesh.size > 1:
+            return self._across(name, spec)
         cutter = Cutter(self.mesh, "placed.")
         try:
             v = cut(cutter, spec, self.types[name], lambda n: self.types[n])

@@ -18,6 +18,10 @@ ELEMENTWISE: Final = frozenset(
 )
 
 
+OWN_TENSORS = "programs on as many ranks: every rank has its own tensor"
+"""The evidence for inputs that are compared rank by rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """What keeps inference from proposing a layout: the input or output, and the reason."""
@@ -119,9 +123,15 @@ def _pair_inputs(
         return []
     by_name = {i.name: i for i in reference.inputs}
     by_number = {i.number: i for i in reference.inputs}
+    as_many = len(reference.inputs) == len(implementation.inputs)
     if all(i.name in by_name for i in rest):
+        if as_many:
+            for i in rest:
+                if by_number.get(i.number, by_name[i.name]) is not by_name[i.name]:
+                    reason = f"its name and its number, {i.number}, are those of two reference inputs"
+                    out.gaps.append(Gap(i.name, reason, ambiguous=True))
         return [(by_name[i.name], i) for i in rest]
-    if len(reference.inputs) == len(implementation.inputs):
+    if as_many:
         return [(by_number[i.number], i) for i in rest if i.number in by_number]
     for i in rest:
         if i.name not in by_name:
@@ -140,7 +150,7 @@ def _pair_outputs(
     sources: Mapping[str, str],
     out: Inferred,
 ) -> Iterator[tuple[str, str]]:
-    """(implementation output, reference output): as declared, else all by name, else all by position."""
+    """(implementation output, reference output): as declared, else by position, else by name."""
     taken = {sources["output " + n] for n in declared if "output " + n in sources}
     own = [o.name for o in reference.outputs if o.name not in taken]
     theirs = [o.name for o in implementation.outputs if "output " + o.name not in sources]
@@ -148,8 +158,12 @@ def _pair_outputs(
         if "output " + name in sources:
             yield name, sources["output " + name]
     if len(own) == len(theirs):
-        same = set(own) == set(theirs) and own != theirs and len(set(own)) == len(own)
-        yield from zip(theirs, theirs if same else own, strict=True)
+        clash = set(own) == set(theirs)
+        for name, source in zip(theirs, own, strict=True):
+            if clash and name != source:
+                reason = f"its name is that of another reference output than `{source}`, its position"
+                out.gaps.append(Gap("output " + name, reason, ambiguous=True))
+            yield name, source
         return
     for name in own:
         if name in theirs:
@@ -174,7 +188,7 @@ def _layout(
     if mesh.size > 1 and mesh.size == target.size:
         if a.shape != b.shape:
             raise Unfit("programs on as many ranks differ in the shape of an input")
-        return _per_rank(a.shape, target), _per_rank(a.shape, mesh), "the same tensor on every rank", []
+        return _per_rank(a.shape, target), _per_rank(a.shape, mesh), OWN_TENSORS, []
     if mesh.size > 1:
         return _both_divided(own, other, mesh, target, cuts)
     shards = natural(a.shape, b.shape, target)

@@ -65,8 +65,8 @@ class Composed:
 
     `expected` runs on the implementation's mesh; its inputs are the reference's outputs by name, with
     a leading dim of reference ranks when there are several, its outputs are named like the
-    implementation's. `ranges` are by base tensor. `even` are the outputs of a distributed reference that
-    its ranks must agree on.
+    implementation's. `ranges` are by base tensor. `even` are the outputs of a distributed
+    reference that its ranks must agree on.
     """
 
     reference: Module

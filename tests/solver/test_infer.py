@@ -267,10 +267,17 @@ def named(names: dict[str, tuple[int, ...]], ranks: int, pick: str) -> Module:
     return g.module()
 
 
-def test_names_pair_before_numbers() -> None:
-    a, b = named({"p": (4,), "q": (4,)}, 1, "p"), named({"q": (4,), "p": (4,)}, 2, "p")
+def test_names_that_contradict_numbers_are_asked_for() -> None:
+    a = named({"p": (4,), "q": (4,)}, 1, "p")
+    for pick in ("p", "q"):
+        result = verify(a, named({"q": (4,), "p": (4,)}, 2, pick))
+        assert (result.verdict, result.code) == ("unknown", "U07"), result.message
+
+
+def test_names_pair_where_numbers_do_not() -> None:
+    a, b = named({"unused": (4,), "q": (4,), "p": (4,)}, 1, "p"), named({"p": (4,), "q": (4,)}, 2, "p")
     assert verify(a, b).verdict == "verified"
-    assert verify(a, named({"q": (4,), "p": (4,)}, 2, "q")).verdict != "verified"
+    assert verify(a, named({"p": (4,), "q": (4,)}, 2, "q")).verdict != "verified"
 
 
 def test_other_names_pair_by_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ from arrays import Graph, Tensor
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module
-from shardproof.ir.types import Array
+from shardproof.ir.types import Array, Mesh
 from shardproof.solver.infer import infer
 from shardproof.solver.relation import Composed, Relation, compose
 from shardproof.solver.relation_file import read, resolve
@@ -31,6 +32,20 @@ LAYOUTS = [
     *("pad(1, 0, {n}) | shard(1)", "a (b c) -> (b a) c, c=2 | shard(0)"),
 ]
 PLACEMENTS = ["replicate", "shard(0)", "shard(1)", "partial", "permute(1, 0)", "shard(0) | ranks({ranks})"]
+
+
+GRID_LAYOUTS = [
+    *(
+        "shard(0, dp) | shard(1, tp)",
+        "shard(0, tp) | shard(1, dp)",
+        "shard(0, tp)",
+        "shard(1, dp)",
+        "partial(tp)",
+    ),
+    *("shard(0, dp) | partial(tp)", "shard(0, tp, dp)", "shard(1, dp, tp)", "shard(0, dp) | ranks(1, 0)"),
+    *("shard(0, dp) | permute(1, 0)", "replicate", "repeat(0, 2) | shard(0, dp, tp)"),
+]
+GRID_PLACEMENTS = ["replicate", *GRID_LAYOUTS]
 
 
 def orders(rng: Random, ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -95,7 +110,10 @@ def programs(rng: Random, ranks: int, shape: tuple[int, ...]) -> tuple[Module, M
     return whole.module(), own.module()
 
 
-def text(rng: Random, ranks: int) -> str:
+def text(rng: Random, ranks: int, *, grid: bool) -> str:
+    if grid:
+        layout, placement = rng.choice(GRID_LAYOUTS), rng.choice(GRID_PLACEMENTS)
+        return f'[inputs]\nx = "{layout}"\n[outputs]\ny = "{placement}"\n'
     names = {"ranks": ", ".join(map(str, rng.sample(range(ranks), ranks))), "n": 4 if ranks == 4 else 2}
     layout, placement = (rng.choice(c).format(**names) for c in (LAYOUTS, PLACEMENTS))
     return f'[inputs]\nx = "{layout}"\n[outputs]\ny = "{placement}"\n'
@@ -117,8 +135,8 @@ def holds(made: Composed, seed: int) -> bool:
 
 
 SHAPES = {
-    2: [(4, 4), (2, 4), (4, 2), (2, 4), (1, 4), (4, 4), (8, 4)],
-    4: [(4, 4), (1, 4), (4, 1), (2, 4), (4, 2)],
+    2: [(4, 4), (2, 4), (4, 2), (2, 4), (1, 4), (4, 4)],
+    4: [(4, 4), (1, 4), (4, 1), (2, 4), (4, 2), (2, 2)],
 }
 
 
@@ -127,8 +145,10 @@ def check(seed: int, file: Path) -> str | None:
     rng = Random(seed)
     ranks = rng.choice([2, 2, 4])
     whole, own = programs(rng, ranks, rng.choice(SHAPES[ranks]))
-    declared = rng.random() < 0.75
-    file.write_text(text(rng, ranks), encoding="utf-8")
+    declared, grid = rng.random() < 0.75, ranks == 4 and rng.random() < 0.5
+    mesh = Mesh((("dp", 2), ("tp", 2)) if grid else (("tp", ranks),))
+    own = replace(own, mesh=mesh)
+    file.write_text(text(rng, ranks, grid=grid), encoding="utf-8")
     try:
         if declared:
             relation = resolve(read(file), whole, own)
@@ -140,7 +160,7 @@ def check(seed: int, file: Path) -> str | None:
         made = compose(whole, own, relation)
     except RelationError:
         return None
-    result = verify(whole, own, relation=file if declared else None, mesh={"tp": ranks})
+    result = verify(whole, own, relation=file if declared else None, mesh=dict(mesh.axes))
     right = all(holds(made, k) for k in range(3))
     if right:
         assert result.verdict != "refuted", f"seed {seed}: right, but {result.message}"

@@ -1,0 +1,150 @@
+"""What a run says when the proof does not go through: refuted with a counterexample, or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardproof.ir.module import Module
+from shardproof.solver.counterpart import Alignment
+from shardproof.solver.infer import Inferred
+from shardproof.solver.locate import Finding, locate
+from shardproof.solver.parts import (
+    assumptions_of,
+    has_no_meaning,
+    layout_assumptions,
+    layouts_of,
+    output_verdicts,
+    reference_place,
+    unchecked,
+    warnings_of,
+    what_blocks,
+)
+from shardproof.solver.prove import Proof
+from shardproof.solver.refute import Replayed, misread, other_layout, rank_orders, replay
+from shardproof.solver.run import Check, unknown
+from shardproof.solver.verdict import Counterexample, Place, Result, Verdict
+
+
+def unproved(
+    check: Check,
+    proof: Proof,
+    inferred: Inferred,
+    reference: Module,
+    implementation: Module,
+    placements: Mapping[str, str],
+) -> Result:
+
+    check.phase("locate", 0.5)
+    relation = inferred.relation
+    failing = [n for n, ok in proof.proved.items() if not ok]
+    alignment = Alignment(proof, relation, reference, implementation)
+    alignment.run()
+    finding = locate(alignment, failing, check.clock)
+    check.done("locate")
+    check.phase("replay", 0.7)
+    replayed = replay(proof.composed, check.clock)
+    check.done("replay")
+    layouts = layouts_of(inferred, implementation)
+    common: dict[str, Any] = {
+        "outputs": output_verdicts(proof, relation, placements),
+        "unchecked_outputs": unchecked(relation, implementation),
+        "assumptions": (*layout_assumptions(layouts), *assumptions_of(proof, reference, implementation)),
+        "inferred_relation": layouts or None,
+        "findings": warnings_of(reference, implementation),
+    }
+    if finding is not None:
+        common |= {
+            "location": Place.at(finding.value.name, finding.op.opcode, finding.value.location),
+            "expected": finding.expected,
+            "found": finding.found,
+            "repair": finding.repair,
+            "reference_location": reference_place(reference, finding.reference),
+        }
+    if replayed.difference is not None:
+        doubt = _other_explanation(check, proof, inferred, reference, implementation, finding)
+        check.done("layouts")
+        if doubt is None:
+            return _refuted(check, finding, replayed, common, failing)
+        code, text = doubt
+        return unknown(check, code, text, blocked=what_blocks(proof, finding), **common)
+    help_, notes = [], []
+    if finding is not None:
+        help_.append(f"write a lemma for it, or accept the value with --assume {finding.value.name}")
+    if replayed.reason is not None:
+        notes.append(f"replay gave no answer: {replayed.reason}")
+    code = "U03" if has_no_meaning(proof, finding) else "U02"
+    message = (
+        f"nothing relates `{finding.value.name}` ({finding.op.opcode}) to the reference"
+        if finding is not None
+        else "an output is not proved"
+    )
+    if finding is not None and finding.value.name in proof.implementation.opaque:
+        why = proof.implementation.opaque[finding.value.name]
+        message = f"`{finding.value.name}` ({finding.op.opcode}) has no known meaning: {why}"
+    return unknown(
+        check,
+        code,
+        message,
+        blocked=what_blocks(proof, finding),
+        tested_equal=replayed.tested,
+        notes=tuple(notes),
+        help=tuple(help_),
+        **common,
+    )
+
+
+def _refuted(
+    check: Check, finding: Finding | None, replayed: Replayed, common: dict[str, Any], failing: Sequence[str]
+) -> Result:
+    d = replayed.difference
+    assert d is not None
+    message = f"output `{d.output}` differs"
+    if finding is not None:
+        subject = "" if finding.found.startswith("`") else f"`{finding.value.name}` "
+        message = subject + finding.found
+        message += f", the reference needs {finding.expected}" if finding.code == "R03" else ""
+    outputs = tuple(
+        replace(o, verdict=Verdict.REFUTED if o.name == d.output else o.verdict) for o in common["outputs"]
+    )
+    return Result(
+        verdict=Verdict.REFUTED,
+        code=finding.code if finding is not None else "R01",
+        counterexample=Counterexample(
+            d.seed, d.rank, d.output, d.index, d.reference, d.implementation, replayed.extents
+        ),
+        stats=check.stats(),
+        message=message,
+        **{**common, "outputs": outputs},
+    )
+
+
+def _other_explanation(
+    check: Check,
+    proof: Proof,
+    inferred: Inferred,
+    reference: Module,
+    implementation: Module,
+    finding: Finding | None,
+) -> tuple[str, str] | None:
+    """Why a difference under an inferred relation is no refutation: (code, text), or None when it is one."""
+
+    if not inferred.relation.inferred:
+        return None
+    wrong = misread(implementation, reference, inferred)
+    if wrong is not None:
+        return None
+    check.phase("layouts", 0.9)
+    other = other_layout(reference, implementation, inferred, check.clock)
+    if other is not None:
+        name, layout = other
+        return "U06", f"not proved as inferred; it would hold if `{name}` were laid out as {layout}"
+    orders = rank_orders(implementation.ops)
+    if finding is not None and finding.proves and not finding.ordered and not orders:
+        return None
+    only = not inferred.alternatives and not orders
+    if only:
+        return None
+    unsure = ", ".join(sorted(inferred.alternatives)[:3]) or "the order of ranks"
+    return "U10", f"the outputs differ under the inferred layout, but the layout of {unsure} is not certain"
