@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import partial
 from math import prod
 
-from shardproof.passes.access import Element, Expr, constant, scale, shift
+from shardproof.passes.access import Element, Expr, constant, index, scale, shift
 from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
 from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
@@ -230,12 +230,27 @@ def _pick(store: Store, bound: set[int], t: Term) -> Term | None:
                     if bound.isdisjoint(store.indices(rest)):
                         others = parts[:n] + parts[n + 1 :]
                         return _at(store, bound, j, scale(rest, -s), others, x)
+        if part.cls == store.STEP and len(part.access[0][1]) == 1 and part.access[0][1][0][0] in bound:
+            return _from_edge(store, bound, part.access[0], parts[:n] + parts[n + 1 :], x)
         if part.cls == store.STEP:
             found = _window(store, bound, parts, n)
             if found is not None:
                 j, e, others = found
                 return _at(store, bound, j, e, others, x)
     return None
+
+
+def _from_edge(store: Store, bound: set[int], e: Expr, others: list[Term], x: Term) -> Term:
+    """The sum over the part of a bound index where `e >= 0`, `e` affine in that index alone."""
+    ((j, s),) = e[1]
+    low, high = (-(e[0] // s), store.sizes[j]) if s > 0 else (0, e[0] // -s + 1)
+    extent = high - low
+    i = store.fresh(extent) if extent > 1 else None
+    by = {j: constant(low) if i is None else shift(index(i), low)}
+    guard = conjunction(store, [refresh(store, store.substitute_term(q, by)) for q in others])
+    value = read(store, refresh(store, store.substitute_term(x, by)))
+    rest = bound - {j} | ({i} if i is not None else set())
+    return total(store, rest, select(store, guard, value, store.real(0)))
 
 
 def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[int, Expr, list[Term]] | None:

@@ -10,7 +10,7 @@ from shardproof.passes.decompose import CUSTOM_CALLS
 from shardproof.solver.infer import OWN_TENSORS, Inferred
 from shardproof.solver.placement import describe
 from shardproof.solver.prove import Proof
-from shardproof.solver.relation import Relation
+from shardproof.solver.relation import BASE, Relation
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Place, Verdict
 
 if TYPE_CHECKING:
@@ -48,12 +48,23 @@ def layouts_of(inferred: Inferred, implementation: Module) -> dict[str, str]:
     }
 
 
-def layout_assumptions(layouts: Mapping[str, str]) -> tuple[Assumption, ...]:
-    return tuple(Assumption("inferred_relation", f"{name}: {text}", name) for name, text in layouts.items())
+def layout_assumptions(
+    layouts: Mapping[str, str], inferred: Inferred, reference: Module
+) -> tuple[Assumption, ...]:
+    """The inferred layouts, those of a distributed reference's own inputs included, as assumptions."""
+    found = [Assumption("inferred_relation", f"{name}: {text}", name) for name, text in layouts.items()]
+    if reference.mesh.size > 1:
+        for name, spec in inferred.relation.reference.items():
+            text = f"{name} of the reference: {describe(spec, reference.mesh)}"
+            found.append(Assumption("reference_layout", text, name))
+    return tuple(found)
 
 
 def assumptions_of(proof: Proof, reference: Module, implementation: Module) -> tuple[Assumption, ...]:
-    found = [Assumption(kind, text, value) for (kind, text), value in proof.store.assumptions.items()]
+    found = [
+        Assumption(kind, text.replace(BASE, ""), value)
+        for (kind, text), value in proof.store.assumptions.items()
+    ]
     for module in (reference, implementation):
         for op in module.ops:
             if op.opcode in ("custom_call", "opaque") and op.result.name not in _known(proof):

@@ -143,7 +143,7 @@ def _verified(
     extra: tuple[Assumption, ...],
 ) -> Result:
     layouts = layouts_of(inferred, implementation)
-    assumptions = (*layout_assumptions(layouts), *assumptions_of(proof, reference, implementation), *extra)
+    assumptions = (*layout_assumptions(layouts, inferred, reference), *assumptions_of(proof, reference, implementation), *extra)
     own, other = check.names
     result = Result(
         verdict=Verdict.VERIFIED,

@@ -1,4 +1,4 @@
-"""Makes `tests/samples.py` importable as `samples` without putting the rooms' names on the path."""
+"""Makes what tests share importable (`samples`) without putting the rooms' names on the path."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 
-def _load(name: str) -> None:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+def _load(name: str, folder: str = "") -> None:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -21,4 +21,7 @@ _load("random_operators")
 _load("arrays")
 _load("pair_programs")
 _load("evaluated")
+_load("mutant_verdicts")
 _load("mutated_protos")
+_load("hlo_writer", "frontends")
+_load("hlo_programs", "frontends")

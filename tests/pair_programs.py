@@ -195,7 +195,7 @@ def subrange_union() -> tuple[Module, Module]:
     return two(squares, plain)
 
 
-@pair("int_halve_double", "not_equal", "unknown")
+@pair("int_halve_double", "not_equal", "refuted")
 def int_halve_double() -> tuple[Module, Module]:
     return two(lambda g: g.input("x", 3, dtype=DType.S32), lambda g: g.input("x", 3, dtype=DType.S32) / 2 * 2)
 

@@ -254,9 +254,9 @@ def test_a_thousand_operators_parse_fast() -> None:
         last = value
     module = Module("m", Mesh((("tp", 16),)), (Input(X, 0),), tuple(ops), (Output("y", last),))
     text = to_text(module)
-    start = time.perf_counter()
+    start = time.process_time()
     again = parse(text, source="test")
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert facts(again.ops[-1]) == facts(module.ops[-1])
 
 
