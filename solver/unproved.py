@@ -50,7 +50,10 @@ def unproved(
     common: dict[str, Any] = {
         "outputs": output_verdicts(proof, relation, placements),
         "unchecked_outputs": unchecked(relation, implementation),
-        "assumptions": (*layout_assumptions(layouts, inferred, reference), *assumptions_of(proof, reference, implementation)),
+        "assumptions": (
+            *layout_assumptions(layouts, inferred, reference),
+            *assumptions_of(proof, reference, implementation),
+        ),
         "inferred_relation": layouts or None,
         "findings": warnings_of(reference, implementation),
     }

@@ -143,7 +143,11 @@ def _verified(
     extra: tuple[Assumption, ...],
 ) -> Result:
     layouts = layouts_of(inferred, implementation)
-    assumptions = (*layout_assumptions(layouts, inferred, reference), *assumptions_of(proof, reference, implementation), *extra)
+    assumptions = (
+        *layout_assumptions(layouts, inferred, reference),
+        *assumptions_of(proof, reference, implementation),
+        *extra,
+    )
     own, other = check.names
     result = Result(
         verdict=Verdict.VERIFIED,
@@ -168,9 +172,7 @@ def _verified(
     return result
 
 
-def _no_relation(
-    check: Check, reference: Module, implementation: Module, inferred: Inferred
-) -> Result:
+def _no_relation(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
     gap = inferred.gaps[0]
     count = len(inferred.gaps)
     what = gap.name if gap.name.startswith("output") else f"input {gap.name}"
