@@ -15,7 +15,7 @@ from typing import Any, Final
 from shardproof.ir.types import Kind
 from shardproof.passes.access import Expr, scale, shift
 from shardproof.passes.canonical import node
-from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Coefficient, Store, Term
+from shardproof.passes.classes import NEGATIVE_INFINITY, NONNEGATIVE, POSITIVE, Coefficient, Store, Term
 from shardproof.passes.pieces import Rebuild, read
 
 SMALL_PRIMES: Final = 1000
@@ -258,6 +258,7 @@ def maximum(store: Store, operands: Sequence[Term]) -> Term:
     """The largest of real terms; a common positive factor moves outside."""
     seen: dict[tuple[int, tuple[Expr, ...], Coefficient], Term] = {}
     best: Coefficient | None = None
+    lowest: Term | None = None
     for t in operands:
         inner = [t]
         if store.classes[t.cls].op == "maximum" and t.coef > 0:
@@ -265,11 +266,15 @@ def maximum(store: Store, operands: Sequence[Term]) -> Term:
         for x in inner:
             if x.cls == store.ONE:
                 best = x.coef if best is None else max(best, x.coef)
+            elif store.classes[x.cls].op == "literal" and store.special(x) == NEGATIVE_INFINITY:
+                lowest = x
             else:
                 seen[x.cls, x.access, x.coef] = x
     terms = list(seen.values())
     if best is not None:
         terms.append(store.real(best))
+    if not terms and lowest is not None:
+        return lowest
     if len(terms) == 1:
         return terms[0]
     first = min((t for t in terms if t.coef), key=lambda t: (t.cls or 1 << 60, abs(t.coef)), default=None)
@@ -301,6 +306,8 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
         (p,), _ = store.expand(p)
         a, b = b, a
     kind = store.kind(a)
+    if kind == "bool" and {a.cls, b.cls} & {store.TRUE, store.FALSE}:
+        return _select_truth(store, p, a, b)
     if kind == "real":
         if b.coef == 0 and a.cls == store.ONE:
             return scaled(indicator(store, p), a.coef)
@@ -328,6 +335,19 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
         rebuild=Rebuild(lambda ts, _: select(store, *ts)),
     )
     return scaled(made, unit)
+
+
+def _select_truth(store: Store, p: Term, a: Term, b: Term) -> Term:
+    """A choice between booleans of which one is constant, as a conjunction or disjunction."""
+    from shardproof.passes.logic import conjunction, disjunction, negate
+
+    if a.cls == store.TRUE:
+        return disjunction(store, (p, b))
+    if a.cls == store.FALSE:
+        return conjunction(store, (negate(store, p), b))
+    if b.cls == store.TRUE:
+        return disjunction(store, (negate(store, p), a))
+    return conjunction(store, (p, a))
 
 
 def indicator(store: Store, p: Term) -> Term:

@@ -190,6 +190,6 @@ def _no_relation(check: Check, reference: Module, implementation: Module, inferr
         findings=warnings_of(reference, implementation),
         help=(
             "declare the layout in a relation file (--relation, docs/relations.md); "
-            "names and padding are yours to state",
+            "weights that are padded or repeated take the steps pad and repeat",
         ),
     )

@@ -33,6 +33,25 @@ def mutate(module: Any, rng: Random) -> str:
     return "nothing"
 
 
+def mutate_alike(first: Any, second: Any, rng: Random) -> str:
+    """Change one thing in two modules at instructions of one name and opcode, in the same way."""
+    for _ in range(200):
+        kind = rng.choice(MUTATIONS)
+        body = rng.choice([first.computations[-1], *first.computations])
+        op = rng.choice(list(body.instructions))
+        twins = [
+            (other, i)
+            for other in second.computations
+            for i in other.instructions
+            if (i.name, i.opcode) == (op.name, op.opcode)
+        ]
+        seed = rng.getrandbits(32)
+        if not twins or (done := kind(first, body, op, Random(seed))) is None:
+            continue
+        return f"{kind.__name__} {op.name}: {done}, {kind(second, *twins[0], Random(seed))}"
+    return "nothing"
+
+
 def _opcode(module: Any, body: Any, op: Any, rng: Random) -> str | None:
     pool = UNARY if op.opcode in UNARY else BINARY if op.opcode in BINARY else None
     if pool is None:

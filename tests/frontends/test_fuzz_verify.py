@@ -15,7 +15,7 @@ from hlo_programs import PROGRAMS
 from hlo_writer import pb, to_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutated_protos import mutate
+from mutated_protos import mutate, mutate_alike
 
 from shardproof.frontends.load import load
 from shardproof.ir.interpret import run
@@ -65,9 +65,10 @@ def used(module: Module) -> Module:
 
 def agreement(reference: Module, implementation: Module) -> str:
     """`equal`, what differs, or why nothing can be compared, by the interpreter at the files' own shapes."""
-    first, second = (mesh_axes(used(module), None) for module in (reference, implementation))
+    first, second = mesh_axes(reference, None), mesh_axes(implementation, None)
     relation = infer(first, second, resolve(Declared(), first, second)).relation
     both = compose(first, second, relation)
+    both = replace(both, reference=used(both.reference), implementation=used(both.implementation))
     seen = compare(both.reference, both.implementation, both.expected, seed=SEEDS[0], trials=len(SEEDS))
     if isinstance(seen, Replay) and seen.differences:
         return f"differs: {seen.differences[0]}"
@@ -90,12 +91,14 @@ def agreement(reference: Module, implementation: Module) -> str:
     return "equal"
 
 
-def check(path: Path, reference: bytes, implementation: bytes, seeds: list[int]) -> None:
-    """Change the implementation, and hold the answer against the interpreter."""
+def check(path: Path, reference: bytes, implementation: bytes, seeds: list[int], alike: int = 0) -> None:
+    """Change the implementation, `alike` times both programs first; hold the answer against the interpreter."""
+    whole: Any = pb.HloModuleProto.FromString(reference)
     message: Any = pb.HloModuleProto.FromString(implementation)
-    what = [mutate(message, Random(seed)) for seed in seeds]
+    what = [mutate_alike(whole, message, Random(seed)) for seed in seeds[:alike]]
+    what += [mutate(message, Random(seed)) for seed in seeds[alike:]]
     files = path / "reference.pb", path / "mutated.pb"
-    files[0].write_bytes(reference)
+    files[0].write_bytes(whole.SerializeToString())
     files[1].write_bytes(message.SerializeToString())
     try:
         first, second = map(load, files)
@@ -125,6 +128,12 @@ def test_small_programs(folder: Path, name: str, seeds: list[int]) -> None:
 @given(st.sampled_from(PAIRS), changes)
 def test_dumps(folder: Path, pair: tuple[str, str], seeds: list[int]) -> None:
     check(folder, dump(pair[0]), dump(pair[1]), seeds)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(PAIRS), changes)
+def test_both_programs_changed_alike(folder: Path, pair: tuple[str, str], seeds: list[int]) -> None:
+    check(folder, dump(pair[0]), dump(pair[1]), seeds, alike=max(1, len(seeds) - 1))
 
 
 def test_a_wrong_answer_would_be_seen(tmp_path: Path) -> None:
