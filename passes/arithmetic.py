@@ -18,6 +18,8 @@ from shardproof.passes.canonical import node
 from shardproof.passes.classes import NEGATIVE_INFINITY, NONNEGATIVE, POSITIVE, Coefficient, Store, Term
 from shardproof.passes.pieces import Rebuild, read
 
+FACTORS: Final = 64
+"""Most factors of one product; repeated squaring nests beyond it."""
 SMALL_PRIMES: Final = 1000
 """Repeated prime factors below this leave a square root."""
 
@@ -103,7 +105,8 @@ def multiply(store: Store, operands: Sequence[Term]) -> Term:
         coef *= t.coef
         if t.cls == store.ONE:
             continue
-        if store.classes[t.cls].op == "multiply":
+        inner = store.classes[t.cls]
+        if inner.op == "multiply" and len(inner.operands) + len(factors) <= FACTORS:
             for x in store.expand(t)[0]:
                 x = read(store, x)
                 coef *= x.coef

@@ -453,6 +453,7 @@ def node(
             ),
             key=lambda t: t.cls,
         )
+    store.check()
     work.regroup()
     if rebuild is not None:
         cut = find_cut(store, work.operands)

@@ -82,6 +82,7 @@ class Store(Accesses):
         self.wishes: dict[str, tuple[int, int]] = {}
         self._keys: dict[tuple[Any, ...], int] = {}
         self._places: dict[tuple[str, int, int], int] = {}
+        self.check: Callable[[], None] = lambda: None
         self.builders: dict[str, Callable[..., Term]] = {}
         self._draws = 0
         self.element_range = self._element_range

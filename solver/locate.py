@@ -219,14 +219,14 @@ def _ratio(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words | 
     times = ratio(alignment.proof.store, wanted, alignment.proof.implementation.views[value.name])
     if times is None or times == 1:
         return None
-    size = f"{times} times" if times != 2 else "twice"
-    small = f"the negated value times {-times}" if times < 0 else f"{times} of it"
-    text = f"{size} too large" if times > 1 else small
-    if times == -1:
-        text = "the negated value"
+    if times > 1:
+        text = f"is {'twice' if times == 2 else f'{times} times'} too large"
+    else:
+        text = "is the negated value" if times == -1 else f"is {times} times the value"
     collective = "collective" in TABLE[op.opcode].traits
     code = "R02" if collective else "R04"
-    repair = f"dividing by {times}" if not collective else f"leaving out `{value.name}`"
+    undone = "negating it" if times == -1 else f"dividing it by {times}"
+    repair = undone if not collective else f"leaving out `{value.name}`"
     return code, f"the value of `{_name(alignment, value)}` of the reference", text, repair
 
 
@@ -246,7 +246,7 @@ def _groups(alignment: Alignment, op: Op, value: Value, wanted: View) -> Words |
             return (
                 "R02",
                 f"{op.opcode} over {name}, groups {_shown(groups)}",
-                f"groups {_shown(op.attrs['groups'])}",
+                f"runs over groups {_shown(op.attrs['groups'])}",
                 f"using the groups of {name}",
             )
     return None

@@ -76,6 +76,7 @@ def prove(
     exclusive) of integer base tensors.
     """
     store = new_store(lenient=lenient, reading=reading)
+    store.check = clock.check
     spent = seconds if seconds is not None else {}
     ranges = {**(bounds or {}), **composed.ranges}
     for name, (low, high) in (bounds or {}).items():

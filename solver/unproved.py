@@ -71,6 +71,8 @@ def unproved(
         if doubt is None:
             return _refuted(check, finding, replayed, common, failing)
         code, text = doubt
+        declare = "declare the layout in a relation file (--relation; --save-relation writes one to edit)"
+        common["help"] = (declare,)
         return unknown(check, code, text, blocked=what_blocks(proof, finding), **common)
     help_, notes = [], []
     if finding is not None:

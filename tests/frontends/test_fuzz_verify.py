@@ -92,7 +92,7 @@ def agreement(reference: Module, implementation: Module) -> str:
 
 
 def check(path: Path, reference: bytes, implementation: bytes, seeds: list[int], alike: int = 0) -> None:
-    """Change the implementation, `alike` times both programs first; hold the answer against the interpreter."""
+    """Change both programs `alike` times, then the implementation; judge the answer by the interpreter."""
     whole: Any = pb.HloModuleProto.FromString(reference)
     message: Any = pb.HloModuleProto.FromString(implementation)
     what = [mutate_alike(whole, message, Random(seed)) for seed in seeds[:alike]]
