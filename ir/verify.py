@@ -49,7 +49,8 @@ def _verify_mesh(module: Module) -> None:
             raise ModuleError(f"mesh axis {name} has size {size}, at least 1 is needed")
     if module.rank is not None and not 0 <= module.rank < module.mesh.size:
         raise ModuleError(
-            f"module {module.name} is of rank {module.rank}, the mesh has {module.mesh.size} ranks"
+            f"module {module.name} is of rank {module.rank}, "
+            f"the ranks of its mesh are 0 to {module.mesh.size - 1}"
         )
 
 

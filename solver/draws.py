@@ -24,6 +24,8 @@ BoxInputs = Callable[[str, Box], Array]
 Ranges = Mapping[str, tuple[int, int]]
 """Input name -> (low, high), high exclusive."""
 
+POSITIVE = 1 << 20
+"""Seeds from here on draw positive reals."""
 _CHUNK = 1 << 15
 _Words = npt.NDArray[np.uint64]
 
@@ -38,14 +40,12 @@ def shape_of(box: Box) -> tuple[int, ...]:
     return tuple(hi - lo for lo, hi in box)
 
 
-def counter_inputs(
-    inputs: Sequence[Input], seed: int, ranges: Ranges | None = None, *, positive: bool = False
-) -> BoxInputs:
+def counter_inputs(inputs: Sequence[Input], seed: int, ranges: Ranges | None = None) -> BoxInputs:
     """Box-wise values of `inputs`.
 
     Reals are float64, near-normal, bounded away from 0 and from infinity, on a dyadic grid, and
-    smaller in larger tensors so that deep products stay near 1; `positive` takes absolute values
-    (for programs that draw square roots or logarithms of inputs). Integers are uniform in their
+    smaller in larger tensors so that deep products stay near 1; seeds from POSITIVE on give absolute
+    values (for programs that draw square roots or logarithms of inputs). Integers are uniform in their
     range; without one they lie in 0 .. (smallest input extent above 1) - 1. Raises ValueError for
     an empty range.
     """
@@ -58,7 +58,7 @@ def counter_inputs(
             raise ValueError(f"range {low} .. {high} of input {name} is empty, give low < high")
 
     def values(name: str, box: Box) -> Array:
-        return _draw(types[name], _key(seed, name), box, bounds.get(name), limit, positive)
+        return _draw(types[name], _key(seed, name), box, bounds.get(name), limit, seed >= POSITIVE)
 
     return values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from shardproof.ir.module import Module
+from shardproof.ir.module import Module, Op
 from shardproof.passes.decompose import CUSTOM_CALLS
 from shardproof.solver.infer import OWN_TENSORS, Inferred
 from shardproof.solver.placement import describe
@@ -65,9 +65,10 @@ def assumptions_of(proof: Proof, reference: Module, implementation: Module) -> t
         Assumption(kind, text.replace(BASE, ""), value)
         for (kind, text), value in proof.store.assumptions.items()
     ]
+    known = _known(proof)
     for module in (reference, implementation):
-        for op in module.ops:
-            if op.opcode in ("custom_call", "opaque") and op.result.name not in _known(proof):
+        for op in _needed(module):
+            if op.opcode in ("custom_call", "opaque") and op.result.name not in known:
                 name = op.attrs.get("target") or op.attrs.get("name")
                 claim = "is a function of its operands and attributes, the same on every rank"
                 found.append(Assumption("opaque_function", f"`{_short(str(name))}` {claim}", op.result.name))
@@ -77,6 +78,17 @@ def assumptions_of(proof: Proof, reference: Module, implementation: Module) -> t
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _needed(module: Module) -> list[Op]:
+    """The operators that some output depends on."""
+    wanted = {o.value.name for o in module.outputs}
+    needed = []
+    for op in reversed(module.ops):
+        if any(v.name in wanted for v in op.results):
+            wanted.update(v.name for v in op.operands)
+            needed.append(op)
+    return needed[::-1]
 
 
 def _known(proof: Proof) -> set[str]:

@@ -60,7 +60,6 @@ def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
                 index=small.original(hint.output, hint.index),
                 seed=hint.seed + delta,
                 ranges=composed.ranges,
-                positive=hint.positive,
                 budget=BUDGET,
                 check=clock.check,
                 hinted=True,

@@ -12,7 +12,7 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Input, Module, Value
 from shardproof.ir.numpy_meaning import InterpretError, element_type
 from shardproof.ir.types import Array
-from shardproof.solver.draws import Box, BoxInputs, Ranges, counter_inputs, whole
+from shardproof.solver.draws import POSITIVE, Box, BoxInputs, Ranges, counter_inputs, whole
 from shardproof.solver.lazy import DEFAULT_BUDGET, Evaluator, Number, TooLarge
 from shardproof.solver.steadiness import can_jump, rounding_decided
 
@@ -38,7 +38,6 @@ class Difference:
     reference: Number
     implementation: Number
     seed: int
-    positive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,9 @@ class Values:
     expected: Store
 
 
-def draw(
-    inputs: Sequence[Input], seed: int, ranges: Ranges | None = None, *, positive: bool = False
-) -> dict[str, Array]:
+def draw(inputs: Sequence[Input], seed: int, ranges: Ranges | None = None) -> dict[str, Array]:
     """Whole inputs; the same values as `counter_inputs` gives box by box."""
-    values = counter_inputs(inputs, seed, ranges, positive=positive)
+    values = counter_inputs(inputs, seed, ranges)
     return {i.name: values(i.name, whole(i.value.type.shape)) for i in inputs}
 
 
@@ -104,14 +101,14 @@ def compare(
     tested = skipped = unstable = 0
     try:
         for trial in range(seed, seed + trials):
-            for positive in (False, True):
-                drawn = draw(inputs, trial, ranges, positive=positive)
+            for drawn_from in (trial, trial + POSITIVE):
+                drawn = draw(inputs, drawn_from, ranges)
                 outcome = _Outcome(reference, implementation, expected, drawn)
-                if outcome.compared or positive:
+                if outcome.compared:
                     break
             skipped += outcome.skipped
             if outcome.candidates:
-                found, lost = outcome.confirmed(trial, positive, budget)
+                found, lost = outcome.confirmed(drawn_from, budget)
                 unstable += lost
                 if found:
                     return Replay(tuple(found), tested, skipped, unstable)
@@ -130,7 +127,6 @@ def values(
     *,
     seed: int,
     ranges: Ranges | None = None,
-    positive: bool = False,
     budget: int = DEFAULT_BUDGET,
 ) -> Values | str:
     """Every value of the programs on the inputs that `compare` draws for this seed, or why not."""
@@ -138,7 +134,7 @@ def values(
     size = _total_bytes(modules)
     if size > budget:
         return f"all values take {size >> 20} MiB, the budget is {budget >> 20} MiB"
-    drawn = draw(base_inputs(reference, implementation), seed, ranges, positive=positive)
+    drawn = draw(base_inputs(reference, implementation), seed, ranges)
     try:
         first = run(reference, _read_by(reference, drawn), values=True)
         outputs = {o.name: first[o.value.name] for o in reference.outputs}
@@ -158,7 +154,6 @@ def confirm(
     index: Sequence[int],
     seed: int,
     ranges: Ranges | None = None,
-    positive: bool = False,
     budget: int = DEFAULT_BUDGET,
     check: Callable[[], None] = lambda: None,
     hinted: bool = False,
@@ -170,7 +165,7 @@ def confirm(
     `hinted` says that `compare` has confirmed the difference on smaller programs: then a plain one is not
     confirmed once more.
     """
-    drawn = counter_inputs(base_inputs(reference, implementation), seed, ranges, positive=positive)
+    drawn = counter_inputs(base_inputs(reference, implementation), seed, ranges)
     box = tuple((i, i + 1) for i in index)
 
     def pair(inputs: BoxInputs, share: int) -> tuple[Any, Any] | None:
@@ -196,7 +191,7 @@ def confirm(
     except (InterpretError, TooLarge) as error:
         return str(error)
     a, b = seen
-    return Difference(output, rank, tuple(index), a.item(), b.item(), seed, positive)
+    return Difference(output, rank, tuple(index), a.item(), b.item(), seed)
 
 
 def _plain(a: Any, b: Any) -> bool:
@@ -395,7 +390,7 @@ class _Outcome:
         if found:
             self.candidates[name] = sorted(found, key=lambda f: -f[0])[:_TRIED]
 
-    def confirmed(self, seed: int, positive: bool, budget: int) -> tuple[list[Difference], int]:
+    def confirmed(self, seed: int, budget: int) -> tuple[list[Difference], int]:
         """The worst steady difference of each output, and how many outputs had only unsteady ones."""
         if self._rounding_decided(budget):
             return [], len(self.candidates)
@@ -409,7 +404,7 @@ class _Outcome:
                     others = [(goal[name][rank][at], got[name][rank][at]) for goal, got in (wide, nudged)]
                     if all(_agree(pair, other) for other in others):
                         a, b = (np.asarray(x).item() for x in pair)
-                        kept.append(Difference(name, rank, at, a, b, seed, positive))
+                        kept.append(Difference(name, rank, at, a, b, seed))
                         break
                 else:
                     lost += 1

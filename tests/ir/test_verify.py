@@ -101,7 +101,7 @@ CASES: dict[str, tuple[Module, str]] = {
     ),
     "empty axis": (module(NEGATE, mesh=Mesh((("tp", 0),))), "mesh axis tp has size 0"),
     "axis twice": (module(NEGATE, mesh=Mesh((("tp", 2), ("tp", 2)))), "names an axis twice"),
-    "rank of module": (module(NEGATE, rank=2), "is of rank 2, the mesh has 2 ranks"),
+    "rank of module": (module(NEGATE, rank=2), "is of rank 2, the ranks of its mesh are 0 to 1"),
     "number twice": (module(NEGATE, inputs=(Input(X, 0), Input(A, 0))), "%x and %a both have number 0"),
     "negative number": (module(NEGATE, inputs=(Input(X, -1),)), "input %x has number -1"),
     "sharding": (module(NEGATE, inputs=(Input(X, 0, (2,)),)), "2 positive numbers of parts"),

@@ -179,12 +179,9 @@ def test_broken_dump_is_refuted_where_it_is_broken() -> None:
     whole = parts_of(loaded("tp1_layer1"), loaded("tp2_layer1.broken"))
     modules = whole.reference, whole.implementation, whole.expected
     source = next(o.name for o in whole.implementation.outputs if o.name == seen.output)
-    again = [
-        confirm(*modules, output=source, rank=seen.rank, index=seen.index, seed=seen.seed, positive=positive)
-        for positive in (False, True)
-    ]
-    values = [(d.reference, d.implementation) for d in again if isinstance(d, Difference)]
-    assert (seen.reference, seen.implementation) in values
+    again = confirm(*modules, output=source, rank=seen.rank, index=seen.index, seed=seen.seed)
+    assert isinstance(again, Difference)
+    assert (again.reference, again.implementation) == (seen.reference, seen.implementation)
     small = shrink(*modules)
     assert not isinstance(small, str)
     shrunk = compare(small.reference, small.implementation, small.expected, seed=seen.seed)
@@ -206,14 +203,12 @@ def test_counterexample_replays_on_the_whole_programs(wrong: str) -> None:
     seen = result.counterexample
     assert result.verdict is Verdict.REFUTED and seen is not None
     whole = parts_of(*map(load, pair))
-    pairs = []
-    for positive in (False, True):
-        inputs = draw(whole.reference.inputs, seen.seed, whole.ranges, positive=positive)
-        made = run(whole.reference, inputs)
-        goal = run(whole.expected, {i.name: made[output_read(i.name)][0] for i in whole.expected.inputs})
-        got = run(whole.implementation, inputs)
-        pairs.append([x[seen.output][seen.rank][seen.index] for x in (goal, got)])
-    assert any(p == pytest.approx([seen.reference, seen.implementation], rel=1e-9) for p in pairs)
+    inputs = draw(whole.reference.inputs, seen.seed, whole.ranges)
+    made = run(whole.reference, inputs)
+    goal = run(whole.expected, {i.name: made[output_read(i.name)][0] for i in whole.expected.inputs})
+    got = run(whole.implementation, inputs)
+    found = [x[seen.output][seen.rank][seen.index] for x in (goal, got)]
+    assert found == pytest.approx([seen.reference, seen.implementation], rel=1e-9)
 
 
 # the same on dumps of our own

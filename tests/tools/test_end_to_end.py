@@ -284,7 +284,7 @@ def test_files_of_all_ranks(capsys: Capture, tmp_path: Path) -> None:
         files = ranks_of_offsets(tmp_path, starts, numbers)
         answer(capsys, one, *files, "--relation", relation, status=status)
     gap = ranks_of_offsets(tmp_path, (0, 2, 4), (0, 1, 3))
-    assert "is of rank 3, the mesh has 3 ranks" in refusal(capsys, one, *gap)
+    assert "is of rank 3, the ranks of its mesh are 0 to 2" in refusal(capsys, one, *gap)
     twice = ranks_of_offsets(tmp_path, (0, 2, 4), (0, 1, 1))
     assert "two files say that they are rank 1" in refusal(capsys, one, *twice)
 
