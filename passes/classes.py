@@ -72,8 +72,9 @@ class Class:
 class Store(Accesses):
     """All classes, and the assumptions that merging them has used so far."""
 
-    def __init__(self, *, lenient: bool = False, reading: bool = False) -> None:
+    def __init__(self, *, folding: bool = False, lenient: bool = False, reading: bool = False) -> None:
         super().__init__()
+        self.folding = folding
         self.lenient = lenient
         self.reading = reading
         self.tables: dict[tuple[int, ...], list[Any]] = {}

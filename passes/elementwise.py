@@ -11,6 +11,7 @@ from shardproof.passes import arithmetic as real
 from shardproof.passes import logic
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.classes import Store, Term
+from shardproof.passes.literals import by_value
 from shardproof.passes.tables import meet
 
 UNARY: Final = frozenset(
@@ -30,6 +31,12 @@ def apply(
     store: Store, opcode: str, x: Sequence[Term], source: DType, dtype: DType, attrs: Mapping[str, Any]
 ) -> Term:
     """The term of an elementwise operator; `source` is the operands' element type, `dtype` the result's."""
+    return by_value(store, _applied(store, opcode, x, source, dtype, attrs))
+
+
+def _applied(
+    store: Store, opcode: str, x: Sequence[Term], source: DType, dtype: DType, attrs: Mapping[str, Any]
+) -> Term:
     if opcode == "select":
         return real.select(store, *x)
     if opcode == "convert":

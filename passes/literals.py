@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
-from typing import Any
+from math import isfinite, prod
+from typing import Any, Final
 
 import numpy as np
 
 from shardproof.ir.types import Array, DType
-from shardproof.passes.access import constant, index
+from shardproof.passes.access import Element, Expr, constant, index
 from shardproof.passes.arithmetic import select
 from shardproof.passes.classes import Store, Term
+from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.folding import tabulated
 from shardproof.passes.logic import match, step
 from shardproof.passes.reading import read_literal
-from shardproof.passes.tables import meet
+from shardproof.passes.tables import LIMIT, meet
+
+EXACT: Final = frozenset(
+    {"and", "not", "xor", "all", "select", "maximum", "minimum", "divide", "remainder", "modular", "truth"}
+    | {"table", "step", "match", "position", "true", "false"}
+)
+"""Class operators that evaluation computes exactly."""
+SAFE: Final = 1 << 62
 
 
 def literal(store: Store, value: Array, dtype: DType, indices: Sequence[int | None]) -> Term:
@@ -53,6 +61,47 @@ def scalar(store: Store, value: Any, dtype: DType) -> Term:
     if dtype.kind == "bool":
         return store.truth(bool(value))
     return Term(1, store.leaf("literal", (repr(complex(value)),), "complex", (), closed=True), ())
+
+
+def by_value(store: Store, t: Term) -> Term:
+    """A closed boolean or whole-number term as the literal of its values, in a store that folds.
+
+    Exact: only operators of booleans and of integers that stay far below 2**63 (soundness N6).
+    """
+    c = store.classes[t.cls]
+    extents = [n for n in c.extents if n is not None]
+    if not (store.folding and c.closed and c.operands and c.kind in ("bool", "int")):
+        return t
+    if len(extents) != len(c.extents) or prod(extents) > LIMIT or not _exact(store, t.cls):
+        return t
+    values = np.asarray(Evaluation(store, {}).table(t.cls))
+    indices = [store.fresh(n) for n in extents]
+    dtype = DType.BOOL if c.kind == "bool" else DType.S64
+    made = literal(store, values, dtype, indices)
+    return store.substitute_term(made, dict(zip(indices, t.access, strict=True)))
+
+
+def _exact(store: Store, cls: int) -> bool:
+    c = store.classes[cls]
+    if c.op not in EXACT:
+        return False
+    return all(
+        _exact(store, t.cls)
+        and (t.cls != store.POSITION or store.within(t.access[0], -SAFE, SAFE))
+        and all(_exact_access(store, e) for e in t.access)
+        for t in c.operands
+    )
+
+
+def _exact_access(store: Store, e: Expr) -> bool:
+    for t, _ in e[1]:
+        if t < 0:
+            atom = store.atom(t)
+            if isinstance(atom, Element) and not _exact(store, atom.cls):
+                return False
+            if not all(_exact_access(store, x) for x in store.inner(t)):
+                return False
+    return True
 
 
 def _mask(store: Store, table: Array, kept: Sequence[int]) -> Term:

@@ -25,9 +25,13 @@ class Normalised:
     opaque: dict[str, str] = field(default_factory=dict)
 
 
-def new_store(*, lenient: bool = False, reading: bool = False) -> Store:
-    """An empty store; `lenient` and `reading` allow rewritings that list what they assume."""
-    store = Store(lenient=lenient, reading=reading)
+def new_store(*, folding: bool = False, lenient: bool = False, reading: bool = False) -> Store:
+    """An empty store.
+
+    `folding` computes closed booleans and integers by value; `lenient` and `reading` allow rewritings
+    that list what they assume.
+    """
+    store = Store(folding=folding, lenient=lenient, reading=reading)
     store.builders["concat"] = concatenate
     return store
 

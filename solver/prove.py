@@ -64,6 +64,7 @@ def prove(
     composed: Composed,
     clock: Clock,
     *,
+    folding: bool = False,
     lenient: bool = False,
     reading: bool = False,
     seconds: Seconds | None = None,
@@ -71,11 +72,11 @@ def prove(
 ) -> Proof:
     """Normalise the composed programs and compare every output.
 
-    `lenient` allows rewritings that rest on listed assumptions, `reading` rounded literals to be read as the
+    `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions, `reading` rounded literals to be read as the
     numbers they stand for; `bounds` are assumed ranges (low, high
     exclusive) of integer base tensors.
     """
-    store = new_store(lenient=lenient, reading=reading)
+    store = new_store(folding=folding, lenient=lenient, reading=reading)
     store.check = clock.check
     spent = seconds if seconds is not None else {}
     ranges = {**(bounds or {}), **composed.ranges}

@@ -95,14 +95,15 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     proof = prove(composed, check.clock, seconds=check.seconds)
     check.classes = len(proof.store.classes)
     if not proof.complete:
-        for reading in (False, True):
+        for lenient, reading in ((False, False), (True, False), (True, True)):
             assuming = prove(
                 composed,
                 check.clock,
-                lenient=True,
+                folding=True,
+                lenient=lenient,
                 reading=reading,
                 seconds=check.seconds,
-                bounds=proof.store.wishes,
+                bounds=proof.store.wishes if lenient else None,
             )
             if assuming.complete:
                 proof = assuming

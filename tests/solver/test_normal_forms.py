@@ -225,6 +225,23 @@ EQUAL = {
             "true,true,true,false,true,true,true,true)} : bool[4,4]\n"
         ),
     ),
+    "sliding window": Pair(
+        mask(
+            "%i = iota() {dim=0} : s32[4,4]\n%j = iota() {dim=1} : s32[4,4]\n"
+            "%d = subtract(%i, %j) : s32[4,4]\n"
+            + scalar("z", "0", "s32[]")
+            + spread("zb", "z", "s32[4,4]")
+            + scalar("w", "2", "s32[]")
+            + spread("wb", "w", "s32[4,4]")
+            + '%p = compare(%d, %zb) {direction="GE", total=false} : bool[4,4]\n'
+            + '%q = compare(%d, %wb) {direction="LT", total=false} : bool[4,4]\n'
+            + "%m = and(%p, %q) : bool[4,4]\n"
+        ),
+        mask(
+            "%m = constant() {value=bool[4,4] (true,false,false,false,true,true,false,false,"
+            "false,true,true,false,false,false,true,true)} : bool[4,4]\n"
+        ),
+    ),
     "one-hot look-up": Pair(
         IDS + f'%o = gather(%w, %i) {ROWS} : f32[3,5]\noutput "o" = %o',
         IDS
@@ -279,6 +296,10 @@ UNEQUAL = {
     ),
     "almost a root": (times("11.3137085", "divide"), times("0.08839")),
     "almost a reciprocal": (times("768.0", "divide"), times("0.0013")),
+    "a window of another width": (
+        EQUAL["sliding window"].a.replace("(2)", "(3)"),
+        EQUAL["sliding window"].b,
+    ),
     "a table entry off": (ROTARY, with_table(BAD_COSINES)),
 }
 
