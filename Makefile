@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow lint types layers sizes check bench clean
+.PHONY: demo test slow oldest lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -31,6 +31,14 @@ test: .venv/.dev         ## all tests but the slow ones
 slow: .venv/.dev         ## the tests on large corpora
 	$(BIN)/python -m pytest -m slow
 
+.venv-oldest/.done: oldest.txt pyproject.toml
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --constraint oldest.txt --editable . pytest hypothesis
+	@touch $@
+
+oldest: .venv-oldest/.done  ## the readers and the command with the lowest supported versions
+	.venv-oldest/bin/python -m pytest -m "not slow" tests/frontends tests/ir tests/tools
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 
@@ -50,4 +58,4 @@ bench: .venv/.core
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
