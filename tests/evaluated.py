@@ -15,8 +15,8 @@ from shardproof.passes.normalise import Normalised, input_view, new_store, norma
 from shardproof.passes.views import View, align
 
 
-def normalised(g: Graph, *, lenient: bool = False) -> tuple[Store, Normalised]:
-    store = new_store(lenient=lenient)
+def normalised(g: Graph, *, lenient: bool = False, folding: bool = False) -> tuple[Store, Normalised]:
+    store = new_store(lenient=lenient, folding=folding)
     inputs = {x.name: input_view(store, x.value) for x in g.inputs}
     return store, normalise(store, g.module(), inputs)
 
@@ -46,9 +46,9 @@ def text(g: Graph) -> str:
     return "\n".join(lines)
 
 
-def check_graph(g: Graph) -> int:
+def check_graph(g: Graph, *, folding: bool = False) -> int:
     """Every value on every rank, then every pair of equal views; the number of such pairs."""
-    store, state = normalised(g)
+    store, state = normalised(g, folding=folding)
     evaluation = Evaluation(store, {x.name: g.values[x.name][0] for x in g.inputs})
     places = list(ranks_of(state))
     drawn: set[str] = set()
