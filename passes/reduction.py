@@ -112,7 +112,7 @@ def _components(
                 mine = mine | other[0]
                 together = other[1] + together
         groups = [*rest, (mine, together)]
-    if any(store.special(t) for _, fs in groups for t in fs):
+    if held or any(store.special(t) for _, fs in groups for t in fs):
         everything = [t for _, fs in groups for t in fs]
         groups = [(set().union(*(g for g, _ in groups)), everything)]
     if held:

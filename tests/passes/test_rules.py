@@ -14,12 +14,12 @@ from random_graphs import Graph
 from shardproof.ir.module import Op, Value
 from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.passes.access import index, scale
-from shardproof.passes.arithmetic import pointwise
+from shardproof.passes.arithmetic import multiply, pointwise
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import Term
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.normalise import new_store
-from shardproof.passes.reduction import reduce
+from shardproof.passes.reduction import reduce, total
 
 F, I, B, U = DType.F32, DType.S32, DType.BOOL, DType.U8
 ALONG = {"index_vector_dim": 1, "operand_batching_dims": (), "start_indices_batching_dims": ()}
@@ -451,6 +451,17 @@ def test_a4_signs_are_known_only_where_they_hold() -> None:
     x, mask = check.input(F, (4,)), check.input(B, (4,))
     top = check("maximum", check("select", mask, x, check.full(np.inf, x)), check.full(0.0, x))
     assert not check.meet(check("subtract", top, top), check.full(0.0, x))
+
+
+def test_a2_an_infinite_factor_keeps_the_sums_it_stands_in_together() -> None:
+    store = new_store()
+    infinite = store.literal(float("-inf"))
+    i, j = store.fresh(4), store.fresh(3)
+    a = Term(1, store.leaf("input", ("a",), "real", (4,)), (index(i),))
+    b = Term(1, store.leaf("input", ("b",), "real", (3,)), (index(j),))
+    whole = total(store, {i, j}, multiply(store, [infinite, a, a, b, b]))
+    inputs = {"a": np.array([1.0, 2.0, 1.0, 3.0]), "b": np.array([5.0, 0.0, 1.0])}
+    assert np.isnan(Evaluation(store, inputs).term(whole, {}))
 
 
 def test_a4_a_divisor_that_may_be_infinite_does_not_cancel() -> None:
