@@ -72,9 +72,9 @@ def prove(
 ) -> Proof:
     """Normalise the composed programs and compare every output.
 
-    `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions, `reading` rounded literals to be read as the
-    numbers they stand for; `bounds` are assumed ranges (low, high
-    exclusive) of integer base tensors.
+    `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
+    `reading` rounded literals to be read as the numbers they stand for. `bounds` are assumed ranges (low,
+    high exclusive) of integer base tensors.
     """
     store = new_store(folding=folding, lenient=lenient, reading=reading)
     store.check = clock.check
