@@ -95,13 +95,21 @@ class Alignment:
 
     def run(self) -> None:
         """Match every value, in program order."""
+        self.begin()
+        for op in self.implementation.ops:
+            self.step(op)
+
+    def begin(self) -> None:
+        """Match the inputs, which are right by the relation."""
         for i in self.implementation.inputs:
             source = self.relation.sources.get(i.name)
             view = self.proof.implementation.views[i.name]
             self.matches[i.name] = Match(Status.SAME, source, self.relation.inputs.get(i.name), view)
-        for op in self.implementation.ops:
-            for n, value in enumerate(op.results):
-                self.matches[value.name] = self._match(op, n, value)
+
+    def step(self, op: Op) -> None:
+        """Match the results of an operator whose operands are matched."""
+        for n, value in enumerate(op.results):
+            self.matches[value.name] = self._match(op, n, value)
 
     def _match(self, op: Op, number: int, value: Value) -> Match:
         found = [self._judge(guess, value) for guess in self._structural(op, number)]
@@ -192,8 +200,8 @@ class Alignment:
 
     def _judge(self, name: str, value: Value) -> Match:
         whole = self.types.get(name)
-        found = self.proof.implementation.views[value.name]
-        if whole is None or whole.type.dtype.kind != value.type.dtype.kind:
+        found = self.proof.implementation.views.get(value.name)
+        if found is None or whole is None or whole.type.dtype.kind != value.type.dtype.kind:
             return Match(Status.ALONE)
         last = Match(Status.ALONE, name)
         for spec in self._specs(whole.type.shape, value.type.shape):

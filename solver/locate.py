@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
@@ -19,9 +19,8 @@ from shardproof.solver.relation import rank_groups
 
 CANDIDATES: Final = 6
 """How many of the first departing values are tried as the one to repair."""
-REPEATS: Final = 64
-"""How many missing sums are added one after the other."""
 STARTS: Final = 256
+ALONE: Final = " (this alone does not prove all outputs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Findin
             first.code,
             first.expected,
             first.found,
-            f"{first.repair}, and the same further on, proves all outputs",
+            f"{(first.repair or '').removesuffix(ALONE)}, and the same further on, proves all outputs",
             True,
         )
     return first
@@ -93,7 +92,10 @@ def rerun(alignment: Alignment, replaced: Mapping[str, View]) -> Normalised:
 
 def repaired(alignment: Alignment, replaced: Mapping[str, View], failing: Sequence[str]) -> bool:
     """Whether the failing outputs are as expected once some values are replaced."""
-    state = rerun(alignment, replaced)
+    return _as_expected(alignment, rerun(alignment, replaced), failing)
+
+
+def _as_expected(alignment: Alignment, state: Normalised, failing: Sequence[str]) -> bool:
     proof = alignment.proof
     wanted = {o.name: proof.expected.views[o.value.name] for o in proof.composed.expected.outputs}
     return all(
@@ -104,48 +106,35 @@ def repaired(alignment: Alignment, replaced: Mapping[str, View], failing: Sequen
 
 
 def _sums_suffice(alignment: Alignment, failing: Sequence[str], clock: Clock) -> bool:
-    """Whether completing partial sums, one value after the other, proves the outputs."""
-    replaced: dict[str, View] = {}
+    """Whether completing every partial sum where it is read as a whole proves the outputs, in one sweep."""
     proof = alignment.proof
-    for _ in range(REPEATS):
+    composed = proof.composed
+    given = {i.name: proof.implementation.views[i.name] for i in composed.implementation.inputs}
+    state = Normalised(proof.implementation.algebra, given)
+    trial = Alignment(
+        replace(proof, implementation=state),
+        alignment.relation,
+        alignment.reference,
+        alignment.implementation,
+    )
+    own = {op.result.name: op for op in alignment.implementation.ops}
+    for op in decompose(composed.implementation).ops:
         clock.check()
-        state = rerun(alignment, replaced)
-        current = Alignment(
-            type(proof)(
-                proof.store,
-                proof.composed,
-                proof.reference,
-                state,
-                proof.expected,
-                proof.proved,
-                proof.uneven,
-            ),
-            alignment.relation,
-            alignment.reference,
-            alignment.implementation,
-        )
-        current.run()
-        bad = cone(current.implementation, failing, current.matches)
-        step = next(
-            (
-                (op, v, m)
-                for op in current.implementation.ops
-                for v in op.results
-                if v.name in bad and (m := current.matches[v.name]).view is not None
-            ),
-            None,
-        )
-        if step is None:
-            return False
-        op, value, match = step
-        whole = _partial_operand(current, op) is None and match.status is not Status.PARTIAL
-        if whole or value.name in replaced:
-            return False
-        assert match.view is not None
-        replaced[value.name] = match.view
-        if repaired(alignment, replaced, failing):
-            return True
-    return False
+        views = apply(state, op, [state.views[x.name] for x in op.operands])
+        state.views.update((v.name, view) for v, view in zip(op.results, views, strict=True))
+        mine = own.get(op.result.name)
+        if mine is None:
+            continue
+        if not trial.matches:
+            trial.begin()
+        trial.step(mine)
+        match = trial.matches[mine.result.name]
+        if match.status is not Status.WRONG or match.view is None:
+            continue
+        if _partial_operand(trial, mine) is not None:
+            state.views[mine.result.name] = match.view
+            trial.matches[mine.result.name] = replace(match, status=Status.SAME)
+    return _as_expected(trial, state, failing)
 
 
 def _partial_operand(alignment: Alignment, op: Op) -> tuple[str, tuple[str, ...]] | None:
@@ -163,7 +152,7 @@ def _finding(alignment: Alignment, op: Op, value: Value, match: Match, *, proves
     if proves:
         repair = f"{repair or 'computing it as the reference does'} proves all outputs"
     elif repair is not None:
-        repair = f"{repair} (this alone does not prove all outputs)"
+        repair = f"{repair}{ALONE}"
     return Finding(op, value, match.reference, code, expected, found, repair, proves, _reorders(op))
 
 

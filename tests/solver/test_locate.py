@@ -1,0 +1,39 @@
+"""What is said about a program that departs from its reference in several places."""
+
+from __future__ import annotations
+
+import shardproof
+from shardproof.ir.module import Module
+from shardproof.ir.text import parse
+
+DOT = "{lhs_contracting=(1,), rhs_contracting=(0,), lhs_batch=(), rhs_batch=()}"
+
+
+def layers(mesh: str, inner: int, joined: bool) -> Module:
+    """Two blocks `x + tanh(x w) v`; with `joined` their products are summed over two ranks."""
+    lines = ["%x0 = input(0) : f32[3,4]"]
+    for n in range(2):
+        lines.append(f"%w{n} = input({2 * n + 1}) : f32[4,{inner}]")
+        lines.append(f"%v{n} = input({2 * n + 2}) : f32[{inner},4]")
+    for n in range(2):
+        lines.append(f"%a{n} = dot_general(%x{n}, %w{n}) {DOT} : f32[3,{inner}]")
+        lines.append(f"%b{n} = tanh(%a{n}) : f32[3,{inner}]")
+        lines.append(f"%c{n} = dot_general(%b{n}, %v{n}) {DOT} : f32[3,4]")
+        if joined:
+            lines.append(f'%s{n} = all_reduce(%c{n}) {{kind="sum", groups=((0,1),)}} : f32[3,4]')
+        lines.append(f"%x{n + 1} = add(%x{n}, %{'s' if joined else 'c'}{n}) : f32[3,4]")
+    lines.append('output "y" = %x2')
+    return parse(f'module "m" mesh({mesh}) {{\n' + "\n".join(lines) + "\n}\n", source="test")
+
+
+def test_the_right_program_is_verified() -> None:
+    assert shardproof.verify(layers("", 8, False), layers("tp=2", 4, True)).verdict == "verified"
+
+
+def test_a_sum_that_is_missing_in_every_layer_is_one_finding() -> None:
+    result = shardproof.verify(layers("", 8, False), layers("tp=2", 4, False))
+    assert (result.verdict, result.code) == ("refuted", "R02"), result.text()
+    assert result.location is not None and result.location.value == "x1"
+    assert result.repair == (
+        "an all-reduce over tp after `c0`, and the same further on, proves all outputs"
+    )
