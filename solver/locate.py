@@ -18,7 +18,7 @@ from shardproof.solver.prove import Clock, equal
 from shardproof.solver.relation import rank_groups
 
 CANDIDATES: Final = 6
-"""How many of the first departing values are tried as the one to repair."""
+"""How many operators at fault are tried as the one to repair."""
 STARTS: Final = 256
 ALONE: Final = " (this alone does not prove all outputs)"
 
@@ -52,7 +52,8 @@ def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Findin
             (alone if match.view is None else suspects).append((op, value, match))
     if not suspects:
         return _finding(alignment, *alone[0]) if alone else None
-    for op, value, match in suspects[:CANDIDATES]:
+    at_fault = [s for s in suspects if _reads_right(alignment, s[0])]
+    for op, value, match in at_fault[:CANDIDATES]:
         clock.check()
         assert match.view is not None
         if repaired(alignment, {value.name: match.view}, failing):
@@ -70,6 +71,35 @@ def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Findin
             True,
         )
     return first
+
+
+def _reads_right(alignment: Alignment, op: Op) -> bool:
+    """Whether an operator's operands are as they should be, so that the fault is its own.
+
+    Repairing a later value could hide any fault before it: that of an output proves nothing. Operands
+    that hold the right elements in another order than shards would have them count as right.
+    """
+    right = (Status.SAME, Status.PARTIAL)
+    return all(
+        x.name in alignment.constant
+        or alignment.matches[x.name].status in right
+        or _right_elements(alignment, x)
+        for x in op.operands
+    )
+
+
+def _right_elements(alignment: Alignment, value: Value) -> bool:
+    """Whether a value reads elements of its counterpart's class only, each as it is."""
+    name = alignment.matches[value.name].reference
+    if name is None:
+        return False
+    store = alignment.proof.store
+    whole = alignment.proof.reference.views[name].term
+    found = alignment.proof.implementation.views[value.name].term
+    made = store.classes[found.cls]
+    pieces = made.operands if made.op == "concat" else (found,)
+    scale = found.coef if made.op == "concat" else 1
+    return all(t.cls == whole.cls and t.coef * scale == whole.coef for t in pieces)
 
 
 def _dependents(module: Module, names: set[str]) -> Iterator[Op]:

@@ -183,7 +183,11 @@ def confirm(
         seen = pair(drawn, budget)
         if seen is None:
             return None
-        others = [] if hinted and _plain(*seen) else [(_nudged(drawn), budget), (_wide(drawn), budget // 2)]
+        others = []
+        if not (hinted and _plain(*seen)):
+            others.append((_nudged(drawn), budget))
+        if others and np.isfinite(_number(seen[1])):
+            others.append((_wide(drawn), budget // 2))
         for inputs, share in others:
             other = pair(inputs, share)
             if other is None or not _agree(seen, other):

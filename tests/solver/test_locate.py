@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import shardproof
 from shardproof.ir.module import Module
 from shardproof.ir.text import parse
@@ -34,6 +36,35 @@ def test_a_sum_that_is_missing_in_every_layer_is_one_finding() -> None:
     result = shardproof.verify(layers("", 8, False), layers("tp=2", 4, False))
     assert (result.verdict, result.code) == ("refuted", "R02"), result.text()
     assert result.location is not None and result.location.value == "x1"
-    assert result.repair == (
-        "an all-reduce over tp after `c0`, and the same further on, proves all outputs"
-    )
+    assert result.repair == ("an all-reduce over tp after `c0`, and the same further on, proves all outputs")
+
+
+def fused(interleaved: bool) -> Module:
+    """`q * k + v` of one product with a fused weight; a rank may hold it group by group."""
+    n, cols = (3, 6) if interleaved else (3, 12)
+    lines = [f"%x = input(0) : f32[{n},4]", f"%w = input(1) : f32[4,{cols}]"]
+    lines.append(f"%z = dot_general(%x, %w) {DOT} : f32[{n},{cols}]")
+    names = "qkv"
+    if interleaved:
+        lines.append(f"%g = reshape(%z) : f32[{n},2,3]")
+        for k, name in enumerate(names):
+            where = f"{{starts=(0,0,{k}), limits=({n},2,{k + 1}), strides=(1,1,1)}}"
+            lines.append(f"%{name}1 = slice(%g) {where} : f32[{n},2,1]")
+            lines.append(f"%{name} = reshape(%{name}1) : f32[{n},2]")
+        part = f"f32[{n},2]"
+    else:
+        for k, name in enumerate(names):
+            where = f"{{starts=(0,{4 * k}), limits=({n},{4 * k + 4}), strides=(1,1)}}"
+            lines.append(f"%{name} = slice(%z) {where} : f32[{n},4]")
+        part = f"f32[{n},4]"
+    lines += [f"%qk = multiply(%q, %k) : {part}", f"%y = add(%qk, %v) : {part}", 'output "y" = %y']
+    mesh = "tp=2" if interleaved else ""
+    return parse(f'module "m" mesh({mesh}) {{\n' + "\n".join(lines) + "\n}\n", source="test")
+
+
+def test_repairing_the_output_itself_is_no_evidence(tmp_path: Path) -> None:
+    assert shardproof.verify(fused(False), fused(True)).verdict == "unknown"
+    file = tmp_path / "relation.toml"
+    steps = '"h (s r g) -> h (r g s), s=3, r=2 | shard(1)"'
+    file.write_text(f'mesh = {{ tp = 2 }}\n[inputs]\n"x" = "replicate"\n"w" = {steps}\n')
+    assert shardproof.verify(fused(False), fused(True), relation=file).verdict == "verified"
