@@ -25,7 +25,11 @@ ALONE: Final = " (this alone does not prove all outputs)"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The departing value, what it should be, what it is; `proves` when repairing it proves every output."""
+    """The departing value, what it should be, what it is.
+
+    `proves` when repairing it proves every output, `ordered` when it is a collective with ranks in
+    another order than that of their numbers, `rearranged` when it holds the right elements elsewhere.
+    """
 
     op: Op
     value: Value
@@ -36,6 +40,7 @@ class Finding:
     repair: str | None
     proves: bool = False
     ordered: bool = False
+    rearranged: bool = False
 
 
 def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Finding | None:
@@ -183,7 +188,18 @@ def _finding(alignment: Alignment, op: Op, value: Value, match: Match, *, proves
         repair = f"{repair or 'computing it as the reference does'} proves all outputs"
     elif repair is not None:
         repair = f"{repair}{ALONE}"
-    return Finding(op, value, match.reference, code, expected, found, repair, proves, _reorders(op))
+    return Finding(
+        op,
+        value,
+        match.reference,
+        code,
+        expected,
+        found,
+        repair,
+        proves,
+        _reorders(op),
+        _right_elements(alignment, value),
+    )
 
 
 def _reorders(op: Op) -> bool:

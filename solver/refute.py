@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 from shardproof.ir.module import Module, Op
 from shardproof.solver.infer import Cuts, Inferred
@@ -16,6 +18,10 @@ from shardproof.solver.steps import Layout, RelationError, Step
 TRIALS = 12
 CONFIRMATIONS = 4
 BUDGET = 3 << 30
+PATIENCE = 5.0
+"""Seconds that other layouts are looked for."""
+NEAREST = 3
+MANY = 64
 DIRECT = 16 << 20
 """Bytes up to which programs are replayed at their own shapes right away."""
 
@@ -103,15 +109,24 @@ def misread(implementation: Module, reference: Module, inferred: Inferred) -> st
 
 
 def other_layout(
-    reference: Module, implementation: Module, inferred: Inferred, clock: Clock
+    reference: Module,
+    implementation: Module,
+    inferred: Inferred,
+    clock: Clock,
+    rearranged: str | None = None,
 ) -> tuple[str, str] | None:
     """An input and another layout of it under which every output would be proved.
 
     Tried are layouts that use every element once: the other candidates of inference, segments in
-    another order, shards in the rank orders that the program's own groups have.
+    another order, shards in the rank orders that the program's own groups have. `rearranged` names a
+    value that holds the right elements in the wrong places: then other orders of the ranks are tried
+    for the inputs that it depends on, for a few seconds.
     """
-    for changes in _variants(implementation, inferred):
+    end = time.monotonic() + PATIENCE
+    for changes in _variants(implementation, inferred, rearranged):
         clock.check()
+        if time.monotonic() > end:
+            break
         relation = replace(inferred.relation, inputs={**inferred.relation.inputs, **changes})
         try:
             proof = prove(compose(reference, implementation, relation), clock)
@@ -123,7 +138,9 @@ def other_layout(
     return None
 
 
-def _variants(implementation: Module, inferred: Inferred) -> list[dict[str, Spec]]:
+def _variants(
+    implementation: Module, inferred: Inferred, rearranged: str | None
+) -> list[dict[str, Spec]]:
     relation = inferred.relation
     out: list[dict[str, Spec]] = []
     own = {n: s for n, s in relation.inputs.items() if n in relation.inferred}
@@ -139,7 +156,39 @@ def _variants(implementation: Module, inferred: Inferred) -> list[dict[str, Spec
     for ranks in rank_orders(implementation.ops):
         permuted = {n: p for n, s in own.items() if (p := _permuted(s, ranks)) is not None}
         out += [{n: p} for n, p in permuted.items()] + ([permuted] if len(permuted) > 1 else [])
+    if rearranged is not None:
+        near = _ancestors(implementation, rearranged)
+        for ranks in _orders(implementation.mesh.size):
+            permuted = {n: p for n in near if n in own and (p := _permuted(own[n], ranks)) is not None}
+            out += [{n: p} for n, p in list(permuted.items())[:NEAREST]]
+            out += [permuted] if len(permuted) > 1 else []
     return out
+
+
+def _ancestors(module: Module, name: str) -> list[str]:
+    """The inputs that a value depends on, those read last first."""
+    producer = {v.name: op for op in module.ops for v in op.results}
+    stack, seen, found = [name], {name}, []
+    inputs = {i.name for i in module.inputs}
+    while stack:
+        value = stack.pop(0)
+        if value in inputs:
+            found.append(value)
+        for x in producer[value].operands if value in producer else ():
+            if x.name not in seen:
+                seen.add(x.name)
+                stack.append(x.name)
+    return found
+
+
+def _orders(ranks: int) -> list[tuple[int, ...]]:
+    """Orders of the ranks: all of few, else reversed, rotated, and with two neighbours swapped."""
+    first = tuple(range(ranks))
+    if ranks <= 4:
+        return [p for p in permutations(first) if p != first]
+    rotated = [first[k:] + first[:k] for k in range(1, ranks)]
+    swapped = [(*first[:k], k + 1, k, *first[k + 2 :]) for k in range(ranks - 1)]
+    return [first[::-1], *rotated, *swapped] if ranks <= MANY else []
 
 
 def _reordered(s: Segments, order: int) -> Segments:

@@ -141,7 +141,8 @@ def _other_explanation(
     if wrong is not None:
         return None
     check.phase("layouts", 0.9)
-    other = other_layout(reference, implementation, inferred, check.clock)
+    rearranged = finding.value.name if finding is not None and finding.rearranged else None
+    other = other_layout(reference, implementation, inferred, check.clock, rearranged)
     if other is not None:
         name, layout = other
         return "U06", f"not proved as inferred; it would hold if `{name}` were laid out as {layout}"

@@ -68,3 +68,29 @@ def test_repairing_the_output_itself_is_no_evidence(tmp_path: Path) -> None:
     steps = '"h (s r g) -> h (r g s), s=3, r=2 | shard(1)"'
     file.write_text(f'mesh = {{ tp = 2 }}\n[inputs]\n"x" = "replicate"\n"w" = {steps}\n')
     assert shardproof.verify(fused(False), fused(True), relation=file).verdict == "verified"
+
+
+def gathered(order: tuple[int, ...] | None) -> Module:
+    """A product whose columns are sharded, gathered, and put in another order of parts."""
+    if order is None:
+        lines = ["%x = input(0) : f32[3,4]", "%w = input(1) : f32[4,8]"]
+        lines.append(f"%y = dot_general(%x, %w) {DOT} : f32[3,8]")
+    else:
+        lines = ["%x = input(0) : f32[3,4]", "%w = input(1) : f32[4,2]"]
+        lines.append(f"%z = dot_general(%x, %w) {DOT} : f32[3,2]")
+        lines.append("%g = all_gather(%z) {dim=1, groups=((0,1,2,3),)} : f32[3,8]")
+        for n, k in enumerate(order):
+            where = f"{{starts=(0,{2 * k}), limits=(3,{2 * k + 2}), strides=(1,1)}}"
+            lines.append(f"%p{n} = slice(%g) {where} : f32[3,2]")
+        parts = ", ".join(f"%p{n}" for n in range(len(order)))
+        lines.append(f"%y = concatenate({parts}) {{dim=1}} : f32[3,8]")
+    lines.append('output "y" = %y')
+    mesh = "" if order is None else "tp=4"
+    return parse(f'module "m" mesh({mesh}) {{\n' + "\n".join(lines) + "\n}\n", source="test")
+
+
+def test_ranks_that_may_hold_other_shards_are_not_refuted() -> None:
+    result = shardproof.verify(gathered(None), gathered((2, 0, 3, 1)))
+    assert (result.verdict, result.code) == ("unknown", "U06"), result.text()
+    assert shardproof.verify(gathered(None), gathered((0, 1, 2, 3))).verdict == "verified"
+    assert shardproof.verify(gathered(None), gathered((0, 1, 2, 2))).verdict == "refuted"
