@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from shardproof.ir.module import Module, Op
@@ -34,7 +34,6 @@ class Replayed:
     tested: int | None = None
     reason: str | None = None
     hint: Difference | None = None
-    extents: Mapping[str, str] = field(default_factory=dict)
 
 
 def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
@@ -71,13 +70,13 @@ def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
                 hinted=True,
             )
             if isinstance(found, Difference):
-                return Replayed(difference=found, extents=small.extents)
+                return Replayed(difference=found)
             if isinstance(found, str):
                 reason = found
                 break
     hint = outcome.differences[0]
     why = reason or "the shrunk programs differ, the elements looked at in the original ones do not"
-    return Replayed(reason=why, hint=hint, extents=small.extents)
+    return Replayed(reason=why, hint=hint)
 
 
 def _cheapest(module: Module, differences: Sequence[Difference]) -> list[Difference]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from shardproof.solver.parts import (
     what_blocks,
 )
 from shardproof.solver.prove import Proof
-from shardproof.solver.refute import Replayed, misread, other_layout, rank_orders, replay
+from shardproof.solver.refute import misread, other_layout, rank_orders, replay
+from shardproof.solver.relation import Relation
+from shardproof.solver.replay import Difference
 from shardproof.solver.run import Check, unknown
 from shardproof.solver.verdict import Counterexample, Place, Result, Verdict
 
@@ -69,7 +71,7 @@ def unproved(
         doubt = _other_explanation(check, proof, inferred, reference, implementation, finding)
         check.done("layouts")
         if doubt is None:
-            return _refuted(check, finding, replayed, common, failing)
+            return _refuted(check, finding, replayed.difference, common, relation, implementation)
         code, text = doubt
         declare = "declare the layout in a relation file (--relation; --save-relation writes one to edit)"
         common["help"] = (declare,)
@@ -101,23 +103,29 @@ def unproved(
 
 
 def _refuted(
-    check: Check, finding: Finding | None, replayed: Replayed, common: dict[str, Any], failing: Sequence[str]
+    check: Check,
+    finding: Finding | None,
+    d: Difference,
+    common: dict[str, Any],
+    relation: Relation,
+    implementation: Module,
 ) -> Result:
-    d = replayed.difference
-    assert d is not None
+    shape = next(o.value.type.shape for o in implementation.outputs if o.name == d.output)
+    extents = {f"dim {k}": n for k, n in enumerate(shape)}
+    own = relation.sources.get("output " + d.output, d.output)
     message = f"output `{d.output}` differs"
     if finding is not None:
         subject = "" if finding.found.startswith("`") else f"`{finding.value.name}` "
         message = subject + finding.found
         message += f", the reference needs {finding.expected}" if finding.code == "R03" else ""
     outputs = tuple(
-        replace(o, verdict=Verdict.REFUTED if o.name == d.output else o.verdict) for o in common["outputs"]
+        replace(o, verdict=Verdict.REFUTED if o.name == own else o.verdict) for o in common["outputs"]
     )
     return Result(
         verdict=Verdict.REFUTED,
         code=finding.code if finding is not None else "R01",
         counterexample=Counterexample(
-            d.seed, d.rank, d.output, d.index, d.reference, d.implementation, replayed.extents
+            d.seed, d.rank, d.output, d.index, d.reference, d.implementation, extents
         ),
         stats=check.stats(),
         message=message,

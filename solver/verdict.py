@@ -84,9 +84,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """Inputs (drawn from `seed`, with these `extents`) and the element at which the outputs differ.
+    """Inputs (drawn from `seed`) and an element at which the outputs differ, at the programs' own shapes.
 
-    `index` is the position within the implementation's output on `rank`.
+    `index` is the position within the implementation's output on `rank`, `extents` are those of its dims.
     """
 
     seed: int
@@ -95,7 +95,7 @@ class Counterexample:
     index: tuple[int, ...]
     reference: complex
     implementation: complex
-    extents: Mapping[str, str | int] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,7 @@ def test_counterexample_replays_on_the_whole_programs(wrong: str) -> None:
     result = shardproof.verify(*pair)
     seen = result.counterexample
     assert result.verdict is Verdict.REFUTED and seen is not None
+    assert Verdict.REFUTED in {o.verdict for o in result.outputs}
     whole = parts_of(*map(load, pair))
     inputs = draw(whole.reference.inputs, seen.seed, whole.ranges)
     made = run(whole.reference, inputs)
