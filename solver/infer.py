@@ -88,6 +88,8 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
             )
             continue
         outputs[name], own_outputs[source] = placement, own_placement
+    unused = _unused(implementation) & {g.name for g in out.gaps}
+    out.gaps = [g for g in out.gaps if g.name not in unused]
     out.relation = replace(
         declared,
         inputs=inputs,
@@ -96,6 +98,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         reference=own_layouts,
         reference_outputs=own_outputs,
         inferred=evidence,
+        unused=tuple(sorted(unused)),
     )
     return out
 
@@ -108,6 +111,15 @@ def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str 
     if theirs == whole.updates:
         return None
     return f"it overwrites `{part.updates}`, in the reference `{whole.name}` overwrites `{whole.updates}`"
+
+
+def _unused(module: Module) -> set[str]:
+    """The inputs that no output depends on."""
+    read = {o.value.name for o in module.outputs}
+    for op in reversed(module.ops):
+        if any(v.name in read for v in op.results):
+            read.update(v.name for v in op.operands)
+    return {i.name for i in module.inputs} - read
 
 
 def _pair_inputs(

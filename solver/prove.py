@@ -85,7 +85,7 @@ def prove(
             text = f"every element of {name.removeprefix(BASE)} is at least {low} and less than {high}"
             store.assume("index_range", text, name.removeprefix(BASE))
     base = {}
-    for own in composed.reference.inputs:
+    for own in composed.implementation.inputs:
         low, high = ranges.get(own.name, (0, 0))
         bounded = low < high
         base[own.name] = input_view(

@@ -47,7 +47,8 @@ class Relation:
 
     `sources` names the reference input (output) that each is made of. `reference` holds the layouts of a
     distributed reference's own inputs. `ranges` bounds integer inputs of the reference: low, high
-    (exclusive). `inferred` are the inputs that nobody declared, with the evidence.
+    (exclusive). `inferred` are the inputs that nobody declared, with the evidence. `unused` are inputs
+    of the implementation that no output depends on and that no layout is known for: they are free.
     """
 
     inputs: Mapping[str, Spec]
@@ -57,6 +58,7 @@ class Relation:
     reference_outputs: Mapping[str, Spec] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     inferred: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,12 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
     bases, reference_ops = _bases(reference, implementation, relation)
     cutter = Cutter(implementation.mesh, "layout ")
     in_parts = {relation.sources.get(n, n) for n, s in relation.inputs.items() if _is_partial(s)}
+    unused: list[Value] = []
     for own in implementation.inputs:
+        if own.name in relation.unused:
+            unused.append(Value(f"{BASE}{own.name} of the implementation", own.value.type))
+            cutter.define(own.value, unused[-1])
+            continue
         spec = relation.inputs[own.name]
         try:
             v = _input(cutter, spec, relation.sources.get(own.name, own.name), bases, in_parts)
@@ -109,7 +116,10 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
         ),
         replace(
             implementation,
-            inputs=base_inputs,
+            inputs=(
+                *base_inputs,
+                *(Input(v, n) for n, v in enumerate(unused, len(base_inputs))),
+            ),
             ops=(*cutter.ops, *implementation.ops, *summed.ops),
             outputs=summed.outputs,
         ),

@@ -23,7 +23,7 @@ LAYERS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A relation file, its names still patterns."""
+    """A relation file, its names still patterns; `idle` are its sections that no HLO program needs."""
 
     mesh: Mesh | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -33,6 +33,7 @@ class Declared:
     reference_mesh: Mesh | None = None
     layers: int | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
 
 
 TABLES: Final = ("inputs", "outputs", "ranges", "reference", "reference_outputs")
@@ -60,11 +61,6 @@ def _declared(data: Mapping[str, Any]) -> Declared:
     unknown = sorted(set(data) - {*SECTIONS, *UNUSED})
     if unknown:
         raise RelationError(f"unknown section `{unknown[0]}`; a relation has {', '.join(sorted(SECTIONS))}")
-    for name in UNUSED:
-        if data.get(name):
-            raise RelationError(
-                f"`{name}` says nothing about HLO programs: their groups and constants are known"
-            )
     tables = {name: data.get(name, {}) for name in TABLES}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -91,6 +87,7 @@ def _declared(data: Mapping[str, Any]) -> Declared:
         _mesh("reference_mesh", data.get("reference_mesh")),
         layers,
         ranges,
+        tuple(name for name in UNUSED if data.get(name)),
     )
 
 

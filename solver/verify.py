@@ -82,6 +82,10 @@ def verify(
     if save_relation is not None and not inferred.gaps:
         text = relation_file.write(inferred.relation, second.mesh, first.mesh)
         Path(save_relation).write_text(text, encoding="utf-8")
+    if declared.idle:
+        text = "are not used: HLO programs state their groups and constants"
+        idle = f"sections {', '.join(declared.idle)} of the relation {text}"
+        result = replace(result, findings=(*(result.findings or ()), idle))
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 

@@ -319,7 +319,6 @@ BAD_FILES = {
     "[ranges]\nw = [3, 3]": "range of `w`: write [low, high] with low < high (exclusive)",
     "[ranges]\nw = [0, 3]": "range `w`: `w` is f32[4,6], only integers have ranges",
     "[ranges]\nz = [0, 3]": "range `z`: the reference has no input `z`",
-    "[constants]\nx = 0": "`constants` says nothing about HLO programs",
     '[reference]\nw = "permute(1, 0)"': "reference input `w`: may only be replicated or sharded",
     '[reference]\nz = "replicate"': "reference input `z`: the reference has no input `z`",
     '[outputs]\nz = "replicate"': "output `z`: the implementation has no output `z` (it has y)",
