@@ -37,7 +37,7 @@ def unproved(
     implementation: Module,
     placements: Mapping[str, str],
 ) -> Result:
-
+    """Locate the departure, replay, and judge whether the difference refutes."""
     check.phase("locate", 0.5)
     relation = inferred.relation
     failing = [n for n, ok in proof.proved.items() if not ok]
@@ -142,7 +142,6 @@ def _other_explanation(
     finding: Finding | None,
 ) -> tuple[str, str] | None:
     """Why a difference under an inferred relation is no refutation: (code, text), or None when it is one."""
-
     if not inferred.relation.inferred:
         return None
     wrong = misread(implementation, reference, inferred)
@@ -152,8 +151,7 @@ def _other_explanation(
     rearranged = finding.value.name if finding is not None and finding.rearranged else None
     other = other_layout(reference, implementation, inferred, check.clock, rearranged)
     if other is not None:
-        name, layout = other
-        return "U06", f"not proved as inferred; it would hold if `{name}` were laid out as {layout}"
+        return other
     orders = rank_orders(implementation.ops)
     if finding is not None and finding.proves and not finding.ordered and not orders:
         return None

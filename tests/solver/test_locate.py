@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import shardproof
 from shardproof.ir.module import Module
 from shardproof.ir.text import parse
@@ -94,3 +96,11 @@ def test_ranks_that_may_hold_other_shards_are_not_refuted() -> None:
     assert (result.verdict, result.code) == ("unknown", "U06"), result.text()
     assert shardproof.verify(gathered(None), gathered((0, 1, 2, 3))).verdict == "verified"
     assert shardproof.verify(gathered(None), gathered((0, 1, 2, 2))).verdict == "refuted"
+
+
+def test_an_unfinished_search_for_layouts_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = gathered((0, 1, 2, 2))
+    assert shardproof.verify(gathered(None), wrong).verdict == "refuted"
+    monkeypatch.setattr("shardproof.solver.refute.PATIENCE", -1.0)
+    result = shardproof.verify(gathered(None), wrong)
+    assert (result.verdict, result.code) == ("unknown", "U10"), result.text()
