@@ -199,6 +199,8 @@ class Accesses:
     def digit(self, e: Expr, div: int, mod: int) -> Expr:
         """`(e // div) % mod` in simplest form."""
         period = div * mod
+        if div == 1:
+            e = self._unreduced(e, mod)
         terms = tuple((t, s) for t, s in e[1] if s % period)
         offset = e[0] % period
         low = tuple((t, s) for t, s in terms if s % div)
@@ -222,6 +224,16 @@ class Accesses:
             if isinstance(atom, Digit) and atom.mod % div == 0 and (atom.mod // div) % mod == 0:
                 return self.digit(atom.expr, atom.div * div, mod)
         return (0, ((self._intern(Digit((offset, terms), div, mod)), 1),))
+
+    def _unreduced(self, e: Expr, mod: int) -> Expr:
+        """`e` up to multiples of `mod`, with what is reduced by a multiple of it already not reduced."""
+        e = (e[0], tuple(x for x in e[1] if x[1] % mod))
+        for t, s in e[1]:
+            atom = self._atoms[-t] if t < 0 else None
+            if isinstance(atom, Digit) and atom.div == 1 and s * atom.mod % mod == 0:
+                rest = (e[0], tuple(x for x in e[1] if x[0] != t))
+                return self._unreduced(self.add(rest, scale(atom.expr, s)), mod)
+        return e
 
     def _carried(self, e: Expr, low: tuple[tuple[int, int], ...], div: int, mod: int) -> Expr | None:
         """`(div*h + l) // div` as `h + l // div`, where that stays below `mod`."""

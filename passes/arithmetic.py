@@ -85,6 +85,10 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
         return store.real(0)
     if len(terms) == 1:
         return terms[0]
+    if store.algebra:
+        simpler = _gathered(store, terms)
+        if simpler is not None:
+            return simpler
     return node(
         store,
         "add",
@@ -95,6 +99,49 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
         scaled=True,
         rebuild=Rebuild(lambda ts, _: add(store, ts)),
     )
+
+
+def _gathered(store: Store, terms: Sequence[Term]) -> Term | None:
+    """The sum with the factors that all addends share outside, or with sums over parts as one sum."""
+    from shardproof.passes.rolling import roll
+
+    shared, rest = _shared_factors(store, terms)
+    if shared:
+        return multiply(store, [*shared, add(store, rest)])
+    rolled = roll(store, terms, "sum")
+    return None if rolled is None else add(store, rolled)
+
+
+def _shared_factors(store: Store, terms: Sequence[Term]) -> tuple[list[Term], list[Term]]:
+    """The finite factors that every addend has, each as often as all have it, and the addends without."""
+    products = [factors_of(store, t) for t in terms]
+    shared: list[Term] = []
+    for f in products[0]:
+        if all(f in fs for fs in products) and not store.special(f):
+            shared.append(f)
+            for fs in products:
+                fs.remove(f)
+    if not shared:
+        return [], []
+    return shared, [multiply(store, [store.real(t.coef), *fs]) for t, fs in zip(terms, products, strict=True)]
+
+
+def factors_of(store: Store, t: Term) -> list[Term]:
+    """The factors of the term's class; the coefficient is left out."""
+    if t.cls == store.ONE:
+        return []
+    if store.classes[t.cls].op == "multiply":
+        return [read(store, x) for x in store.expand(t)[0]]
+    return [Term(1, t.cls, t.access)]
+
+
+def exponential(store: Store, t: Term) -> Term:
+    """`exp(t)`; where the algebra is wanted, `exp(c*x)` is `exp(x)**c`."""
+    if t.coef == 0:
+        return store.real(1)
+    if store.algebra and t.coef != 1 and not store.special(t) and t.cls != store.ONE:
+        return power(store, exponential(store, Term(1, t.cls, t.access)), Fraction(t.coef))
+    return pointwise(store, "exponential", (), "real", [t])
 
 
 def multiply(store: Store, operands: Sequence[Term]) -> Term:
@@ -121,12 +168,14 @@ def multiply(store: Store, operands: Sequence[Term]) -> Term:
         factors.append(Term(1, store.leaf("literal", ("0.0",), "real", (), closed=True), ()))
         coef = 1
     for n, t in enumerate(factors):
-        if store.classes[t.cls].op == "indicator":
+        if store.classes[t.cls].op == "indicator" and not store.algebra:
             rest = factors[:n] + factors[n + 1 :]
             if any(store.special(x) for x in rest):
                 break
             (p,), _ = store.expand(t)
             return select(store, p, multiply(store, [store.real(coef), *rest]), store.real(0))
+    if store.algebra:
+        factors = _distinct_indicators(store, factors)
     factors, coef = _cancel(store, factors, coef)
     if not factors:
         return store.real(coef)
@@ -142,6 +191,19 @@ def multiply(store: Store, operands: Sequence[Term]) -> Term:
         rebuild=Rebuild(lambda ts, _: multiply(store, ts)),
     )
     return scaled(made, coef)
+
+
+def _distinct_indicators(store: Store, factors: list[Term]) -> list[Term]:
+    """Each indicator once: its square is itself."""
+    seen: set[Term] = set()
+    kept = []
+    for t in factors:
+        if store.classes[t.cls].op == "indicator":
+            if t in seen:
+                continue
+            seen.add(t)
+        kept.append(t)
+    return kept
 
 
 def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[Term], Coefficient]:
@@ -179,6 +241,8 @@ def _may_join(store: Store, base: Term, exponents: Sequence[Fraction], whole: bo
     if store.special(base):
         return False
     if store.sign(base) == POSITIVE or (whole and store.nonzero(base)):
+        return True
+    if store.sign(base) == NONNEGATIVE and all(e > 0 for e in exponents):
         return True
     if store.lenient and whole and not store.classes[base.cls].closed:
         store.assume("nonzero_divisor", f"a divisor that is cancelled is never 0 ({describe(store, base)})")
@@ -280,6 +344,12 @@ def maximum(store: Store, operands: Sequence[Term]) -> Term:
         return lowest
     if len(terms) == 1:
         return terms[0]
+    if store.algebra:
+        from shardproof.passes.rolling import roll
+
+        rolled = roll(store, terms, "max")
+        if rolled is not None:
+            return maximum(store, rolled)
     first = min((t for t in terms if t.coef), key=lambda t: (t.cls or 1 << 60, abs(t.coef)), default=None)
     unit = magnitude(first.coef) if first is not None else 1
     made = node(
@@ -318,6 +388,10 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
             from shardproof.passes.logic import negate
 
             return scaled(indicator(store, negate(store, p)), b.coef)
+        if store.algebra:
+            product = _masked(store, p, a, b)
+            if product is not None:
+                return product
     unit: Coefficient = 1
     if kind == "real" and not store.special(a) and not store.special(b):
         first = next((t for t in sorted((a, b), key=lambda t: t.cls or 1 << 60) if t.coef), None)
@@ -340,6 +414,17 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
     return scaled(made, unit)
 
 
+def _masked(store: Store, p: Term, a: Term, b: Term) -> Term | None:
+    """A choice between a finite value and 0 as a product with an indicator."""
+    if b.coef == 0 and not store.special(a):
+        return multiply(store, [indicator(store, p), a])
+    if a.coef == 0 and not store.special(b):
+        from shardproof.passes.logic import negate
+
+        return multiply(store, [indicator(store, negate(store, p)), b])
+    return None
+
+
 def _select_truth(store: Store, p: Term, a: Term, b: Term) -> Term:
     """A choice between booleans of which one is constant, as a conjunction or disjunction."""
     from shardproof.passes.logic import conjunction, disjunction, negate
@@ -357,6 +442,8 @@ def indicator(store: Store, p: Term) -> Term:
     """1 where `p` holds, else 0, as a real."""
     if p.cls in (store.TRUE, store.FALSE):
         return store.real(1 if p.cls == store.TRUE else 0)
+    if store.algebra and store.classes[p.cls].op == "and":
+        return multiply(store, [indicator(store, read(store, q)) for q in store.expand(p)[0]])
     return node(store, "indicator", (), "real", [p], rebuild=Rebuild(lambda ts, _: indicator(store, ts[0])))
 
 

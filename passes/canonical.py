@@ -198,94 +198,45 @@ class Application:
     # factor
 
     def factor(self) -> None:
-        """Move shared accesses of free indices out of the class (N2)."""
+        """Move accesses of free indices out of the class: each becomes a whole index of its own (N2).
+
+        Every slot that reads the same expression over the same extent shares that index; what an
+        integer without bounds reads of the expression is rewritten in it too. An index that is read
+        in several expressions is so read at several positions of one larger class.
+        """
         store = self.store
-        slots: dict[Expr, list[tuple[int, int]]] = {}
-        readers: dict[int, list[Expr]] = {}
-        infinite: list[tuple[int, int]] = []
+        slots: dict[tuple[Expr, int], list[tuple[int, int]]] = {}
+        infinite: dict[tuple[int, int], Expr] = {}
         for k, term in enumerate(self.operands):
             extents = store.classes[term.cls].extents
             for d, e in enumerate(term.access):
-                if extents[d] is None:
-                    infinite.append((k, d))
-                    continue
-                if e not in slots:
-                    slots[e] = []
-                    for i in set(store.indices(e)):
-                        readers.setdefault(i, []).append(e)
-                slots[e].append((k, d))
+                extent = extents[d]
+                if extent is None:
+                    infinite[k, d] = e
+                else:
+                    slots.setdefault((e, extent), []).append((k, d))
         held = self.bound | self.held()
         by: dict[tuple[int, int], Expr] = {}
-        for e, places in slots.items():
-            k, d = places[0]
-            extent = store.classes[self.operands[k].cls].extents[d]
-            assert extent is not None
+        lifted: list[tuple[Expr, int]] = []
+        for (e, extent), places in slots.items():
             if e[0] == 0 and len(e[1]) == 1 and e[1][0][1] == 1:
                 i = e[1][0][0]
                 if i > 0 and store.sizes[i] == extent:
                     continue
-            if any(store.classes[self.operands[k].cls].extents[d] != extent for k, d in places):
-                if e[1]:
-                    continue
-                for n in {store.classes[self.operands[k].cls].extents[d] for k, d in places}:
-                    assert n is not None
-                    same = [(k, d) for k, d in places if store.classes[self.operands[k].cls].extents[d] == n]
-                    self._lift(e, n, same, [], by)
+            if extent == 1 or not held.isdisjoint(store.indices(e)):
                 continue
-            support = set(store.indices(e))
-            if not support.isdisjoint(held) or any(readers[i] != [e] for i in support):
-                continue
-            moved = self._positions_of(e, support, infinite)
-            if moved is None:
-                continue
-            self._lift(e, extent, places, moved, by)
+            w = store.fresh(extent)
+            self.outer[w] = store.substitute(e, self.outer)
+            by.update((place, index(w)) for place in places)
+            if e[1]:
+                lifted.append((e, w))
+        if lifted:
+            by.update((place, _in_terms_of(store, x, lifted)) for place, x in infinite.items())
         if by:
             self.operands = [
                 Term(t.coef, t.cls, tuple([by.get((k, d), e) for d, e in enumerate(t.access)]))
                 for k, t in enumerate(self.operands)
             ]
-
-    def _positions_of(
-        self, e: Expr, support: set[int], infinite: list[tuple[int, int]]
-    ) -> list[tuple[int, int, Expr, int]] | None:
-        """Infinite slots that read indices of `e` as a multiple of it: (operand, slot, rest, multiple)."""
-        moved = []
-        for k, d in infinite:
-            x = self.operands[k].access[d]
-            if support.isdisjoint(self.store.indices(x)):
-                continue
-            inside = dict(e[1])
-            lead, stride = e[1][0]
-            of_lead = dict(x[1]).get(lead)
-            if of_lead is None or of_lead % stride:
-                return None
-            times = of_lead // stride
-            rest = self.store.add(x, scale(e, -times))
-            if not support.isdisjoint(self.store.indices(rest)) or any(t in inside for t, _ in rest[1]):
-                return None
-            moved.append((k, d, rest, times))
-        return moved
-
-    def _lift(
-        self,
-        e: Expr,
-        extent: int,
-        places: Sequence[tuple[int, int]],
-        moved: Sequence[tuple[int, int, Expr, int]],
-        by: dict[tuple[int, int], Expr],
-    ) -> None:
-        store = self.store
-        if extent == 1:
-            return
-        w = store.fresh(extent)
-        self.outer[w] = store.substitute(e, self.outer)
-        for place in places:
-            by[place] = index(w)
-        for k, d, rest, times in moved:
-            current = by.get((k, d))
-            if current is not None:
-                rest = store.add(current, scale(e, -times))
-            by[k, d] = store.add(rest, scale(index(w), times))
 
     # number
 
@@ -416,6 +367,36 @@ class Application:
         }
 
 
+def _in_terms_of(store: Store, x: Expr, lifted: Sequence[tuple[Expr, int]]) -> Expr:
+    """`x` with multiples of expressions replaced by those of the indices that stand for them.
+
+    All together, where no term of any of them is left, as in `i - j` of `2*r + i` and `2*r + j`; else each
+    of which none is left.
+    """
+    count: dict[int, int] = {}
+    for e, _ in lifted:
+        for t, _ in e[1]:
+            count[t] = count.get(t, 0) + 1
+    y = x
+    for e, w in lifted:
+        own = next(((t, s) for t, s in e[1] if count[t] == 1), None)
+        times = dict(y[1]).get(own[0], 0) if own is not None else 0
+        if own is not None and times % own[1] == 0:
+            y = store.add(y, store.add(scale(e, -times // own[1]), scale(index(w), times // own[1])))
+    if not any(t in count for t, _ in y[1]):
+        return y
+    for e, w in lifted:
+        lead, stride = e[1][0]
+        times = dict(x[1]).get(lead, 0)
+        if times == 0 or times % stride:
+            continue
+        rest = store.add(x, scale(e, -times // stride))
+        inside = dict(e[1])
+        if not any(t in inside for t, _ in rest[1]):
+            x = store.add(rest, scale(index(w), times // stride))
+    return x
+
+
 def _ratio(a: Coefficient, b: Coefficient) -> Coefficient:
     q = Fraction(a) / Fraction(b)
     return q.numerator if q.denominator == 1 else q
@@ -502,7 +483,7 @@ def node(
 
     cls = store.intern((op, attrs, kind, *key), make)
     access = tuple([work.see(i) for i in free])
-    return Term(lead, cls, access)
+    return store.settled(Term(lead, cls, access))
 
 
 def _smaller(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

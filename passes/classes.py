@@ -69,14 +69,26 @@ class Class:
     symmetries: set[tuple[int, ...]] = field(default_factory=set)
 
 
+class Rewritten(NamedTuple):
+    """A term that equals a class, over one index per slot of the class."""
+
+    slots: tuple[int, ...]
+    term: Term
+
+
 class Store(Accesses):
     """All classes, and the assumptions that merging them has used so far."""
 
-    def __init__(self, *, folding: bool = False, lenient: bool = False, reading: bool = False) -> None:
+    def __init__(
+        self, *, folding: bool = False, lenient: bool = False, reading: bool = False, algebra: bool = False
+    ) -> None:
         super().__init__()
         self.folding = folding
         self.lenient = lenient
         self.reading = reading
+        self.algebra = algebra
+        self.rewrite: Callable[[int], Rewritten | None] | None = None
+        self.rewritten: dict[int, Rewritten | None] = {}
         self.tables: dict[tuple[int, ...], list[Any]] = {}
         self.classes: list[Class] = []
         self.assumptions: dict[tuple[str, str], Any] = {}
@@ -112,6 +124,47 @@ class Store(Accesses):
             name = str(self.classes[atom.cls].attrs[0])
             before = self.wishes.get(name, (low - e[0], high - e[0] + 1))
             self.wishes[name] = (max(before[0], low - e[0]), min(before[1], high - e[0] + 1))
+
+    # rewriting
+
+    def settled(self, t: Term) -> Term:
+        """The term, its class replaced by what `rewrite` gives for it; each class is asked for once.
+
+        While a class is being rewritten it stands for itself.
+        """
+        if self.rewrite is None:
+            return t
+        if t.cls not in self.rewritten:
+            self.rewritten[t.cls] = None
+            self.rewritten[t.cls] = self.rewrite(t.cls)
+        found = self.rewritten[t.cls]
+        if found is None:
+            return t
+        by = dict(zip(found.slots, t.access, strict=True))
+        coef, cls, access = self.substitute_term(found.term, by)
+        return Term(coef if t.coef == 1 else t.coef * coef, cls, access)
+
+    def mark(self) -> tuple[int, ...]:
+        """The state to which `undo` goes back."""
+        return (self._draws, *(len(d) for d in self._grown()), *(len(x) for x in self._lists()))
+
+    def undo(self, mark: tuple[int, ...]) -> None:
+        """Forget every class, index, atom and assumption made since `mark`."""
+        self._draws = mark[0]
+        grown = self._grown()
+        for made, size in zip(grown, mark[1:], strict=False):
+            while len(made) > size:
+                made.popitem()
+        for kept, size in zip(self._lists(), mark[1 + len(grown) :], strict=True):
+            del kept[size:]
+        for seen in self.tables.values():
+            seen[:] = [x for x in seen if x[0].cls < len(self.classes)]
+
+    def _grown(self) -> tuple[dict[Any, Any], ...]:
+        return self._keys, self._places, self._ids, self.rewritten, self.assumptions, self.wishes
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.classes, self.sizes, self._atoms, self._support
 
     # interning
 

@@ -73,7 +73,9 @@ def _real(store: Store, opcode: str, x: Sequence[Term], attrs: Mapping[str, Any]
         return real.minimum(store, [real.maximum(store, [x[0], x[1]]), x[2]])
     if opcode in AT_ZERO and a.coef == 0:
         return store.real(AT_ZERO[opcode])
-    if opcode == "exponential" or opcode == "logistic" or opcode in UNARY:
+    if opcode == "exponential":
+        return meet(store, real.exponential(store, a))
+    if opcode == "logistic" or opcode in UNARY:
         return meet(store, real.pointwise(store, opcode, (), "real", x))
     if opcode == "power":
         if x[1].cls == store.ONE:
@@ -93,7 +95,7 @@ REAL: Final[Mapping[str, Callable[[Store, Sequence[Term]], Term]]] = {
     "minimum": real.minimum,
     "sqrt": lambda s, x: real.power(s, x[0], Fraction(1, 2)),
     "rsqrt": lambda s, x: real.power(s, x[0], Fraction(-1, 2)),
-    "expm1": lambda s, x: real.add(s, [real.pointwise(s, "exponential", (), "real", x), s.real(-1)]),
+    "expm1": lambda s, x: real.add(s, [real.exponential(s, x[0]), s.real(-1)]),
     "log1p": lambda s, x: real.pointwise(s, "function", ("log",), "real", [real.add(s, [x[0], s.real(1)])]),
 }
 

@@ -46,6 +46,8 @@ def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
     """An integer array over indices as an affine expression, else as a read of a table."""
     values = np.asarray(values)
     e = affine(values, [index(i) for i in at])
+    if e is None and values.ndim == 1:
+        e = _rotation(store, values, at[0])
     if e is not None:
         return e
     large = values.dtype == np.uint64 and int(values.max()) >= 1 << 63
@@ -60,6 +62,17 @@ def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
         high=int(table.max()),
     )
     return store.element(cls, tuple(index(i) for i in at))
+
+
+def _rotation(store: Store, values: Any, at: int) -> Expr | None:
+    """`(i + c) % n` or `(c - i) % n`, where the table of index i is that."""
+    n = int(values.max()) + 1
+    for step in (1, -1):
+        if n > 1 and bool(((values - step * np.arange(len(values)) - values[0]) % n == 0).all()):
+            if int(values.min()) < 0:
+                return None
+            return store.digit((int(values[0]), ((at, step),)), 1, n)
+    return None
 
 
 def affine(table: Any, at: list[Expr]) -> Expr | None:
@@ -81,7 +94,8 @@ def affine(table: Any, at: list[Expr]) -> Expr | None:
     return e if bool((predicted == ints).all()) else None
 
 
-def _evaluate(store: Store, e: Expr, grid: Grid) -> Any:
+def evaluate(store: Store, e: Expr, grid: Grid) -> Any:
+    """The values of an expression over a grid of its indices; None where it reads what is no table."""
     total: Any = e[0]
     for t, s in e[1]:
         if t > 0:
@@ -89,7 +103,7 @@ def _evaluate(store: Store, e: Expr, grid: Grid) -> Any:
         else:
             atom = store.atom(t)
             if isinstance(atom, Digit):
-                inner = _evaluate(store, atom.expr, grid)
+                inner = evaluate(store, atom.expr, grid)
                 value = None if inner is None else inner // atom.div % atom.mod
             else:
                 value = _read(store, atom.cls, atom.access, grid)
@@ -103,7 +117,7 @@ def _read(store: Store, cls: int, access: tuple[Expr, ...], grid: Grid) -> Any:
     c = store.classes[cls]
     if c.op != "table":
         return None
-    at = [_evaluate(store, e, grid) for e in access]
+    at = [evaluate(store, e, grid) for e in access]
     if any(a is None for a in at):
         return None
     shape, dtype, data = c.attrs

@@ -25,13 +25,15 @@ class Normalised:
     opaque: dict[str, str] = field(default_factory=dict)
 
 
-def new_store(*, folding: bool = False, lenient: bool = False, reading: bool = False) -> Store:
+def new_store(
+    *, folding: bool = False, lenient: bool = False, reading: bool = False, algebra: bool = False
+) -> Store:
     """An empty store.
 
-    `folding` computes closed booleans and integers by value; `lenient` and `reading` allow rewritings
-    that list what they assume.
+    `folding` computes closed booleans and integers by value; `algebra` moves common factors and rolls
+    up sums of parts; `lenient` and `reading` allow rewritings that list what they assume.
     """
-    store = Store(folding=folding, lenient=lenient, reading=reading)
+    store = Store(folding=folding, lenient=lenient, reading=reading, algebra=algebra)
     store.builders["concat"] = concatenate
     return store
 

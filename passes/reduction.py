@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
+from typing import Final
 
 from shardproof.passes.access import Element, Expr, constant, index, scale, shift
 from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
@@ -13,6 +14,9 @@ from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.logic import clamp, conjunction, largest, negate, real_of, smallest, step
 from shardproof.passes.pieces import Rebuild, read
+
+ENTERED: Final = 4
+"""How many operators deep limits are simplified."""
 
 
 def reduce(store: Store, op: str, bound: set[int], t: Term) -> Term:
@@ -57,10 +61,9 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
     if c.op == "sum":
         (body,), inner = store.expand(t)
         return scaled(total(store, bound | set(inner), read(store, body)), coef)
-    if c.op in ("select", "indicator"):
-        picked = _pick(store, bound, t)
-        if picked is not None:
-            return scaled(picked, coef)
+    picked = _picked(store, bound, t)
+    if picked is not None:
+        return scaled(picked, coef)
     if c.op == "multiply":
         parts = _components(store, bound, [read(store, x) for x in store.expand(t)[0]])
         if len(parts) > 1:
@@ -211,16 +214,30 @@ def _integers(store: Store, op: str, bound: set[int], t: Term) -> Term:
     return node(store, op, (), "int", [operand], tuple(bound), rebuild=rebuild)
 
 
-def _pick(store: Store, bound: set[int], t: Term) -> Term | None:
+def _picked(store: Store, bound: set[int], t: Term) -> Term | None:
+    """The sum of a value masked to 0, where the mask leaves one position or a range."""
+    op = store.classes[t.cls].op
+    if op == "indicator":
+        (p,), _ = store.expand(t)
+        return _pick(store, bound, p, store.real(1))
+    if op == "select":
+        p, x, y = store.expand(t)[0]
+        return None if y.coef else _pick(store, bound, p, x)
+    if op != "multiply" or not store.algebra:
+        return None
+    factors = [read(store, f) for f in store.expand(t)[0]]
+    masks = [store.expand(f)[0][0] for f in factors if store.classes[f.cls].op == "indicator"]
+    if not masks:
+        return None
+    rest = [f for f in factors if store.classes[f.cls].op != "indicator"]
+    return _pick(store, bound, conjunction(store, masks), multiply(store, rest))
+
+
+def _pick(store: Store, bound: set[int], p: Term, x: Term) -> Term | None:
     """`sum[j](x where j == e else 0)` is x at `j = e` where e is a value of j, else 0 (one-hot).
 
     Also for a window: `0 <= e - s*j < s` says that j is `e // s`.
     """
-    operands, _ = store.expand(t)
-    p = operands[0]
-    x, y = (operands[1], operands[2]) if len(operands) == 3 else (store.real(1), store.real(0))
-    if y.coef:
-        return None
     parts = store.expand(p)[0] if store.classes[p.cls].op == "and" else [p]
     for n, part in enumerate(parts):
         if part.cls == store.MATCH:
@@ -284,12 +301,33 @@ def _at(store: Store, bound: set[int], j: int, e: Expr, others: list[Term], x: T
 
 
 def refresh(store: Store, t: Term) -> Term:
-    """The term with limits inside its access simplified at the positions where they are now read."""
+    """The term with limits inside its accesses simplified at the positions where they are now read."""
+    c = store.classes[t.cls]
+    if c.operands and not c.bound and c.kind == "real" and _limits(store, t.cls, ENTERED):
+        from shardproof.passes.remake import remade
+
+        operands = [refresh(store, read(store, x)) for x in store.expand(t)[0]]
+        made = remade(store, c.op, c.attrs, c.kind, operands, ())
+        return t if made is None else scaled(made, t.coef)
     return Term(t.coef, t.cls, tuple(_refresh(store, e) for e in t.access)) if t.cls not in (
         store.STEP,
         store.MATCH,
         store.REAL,
     ) else _rebuilt(store, t)
+
+
+def _limits(store: Store, cls: int, depth: int) -> bool:
+    """Whether a limit occurs in an access inside a class, a few operators deep."""
+    c = store.classes[cls]
+    if c.bound or depth == 0:
+        return False
+    for t in c.operands:
+        for e in t.access:
+            for u, _ in e[1]:
+                atom = store.atom(u) if u < 0 else None
+                if isinstance(atom, Element) and store.classes[atom.cls].op in ("maximum", "minimum"):
+                    return True
+    return any(_limits(store, t.cls, depth - 1) for t in c.operands)
 
 
 def _rebuilt(store: Store, t: Term) -> Term:

@@ -94,12 +94,17 @@ def _reads_right(alignment: Alignment, op: Op) -> bool:
 
 
 def _right_elements(alignment: Alignment, value: Value) -> bool:
-    """Whether a value reads elements of its counterpart's class only, each as it is."""
+    """Whether a value reads elements of its counterpart's class only, each as it is.
+
+    A class that is read at one index in two slots has other elements than the counterpart.
+    """
     name = alignment.matches[value.name].reference
     if name is None:
         return False
     store = alignment.proof.store
     whole = alignment.proof.reference.views[name].term
+    if sum(len(set(store.indices(e))) for e in whole.access) > len(store.term_indices(whole)):
+        return False
     found = alignment.proof.implementation.views[value.name].term
     made = store.classes[found.cls]
     pieces = made.operands if made.op == "concat" else (found,)

@@ -67,17 +67,21 @@ def prove(
     folding: bool = False,
     lenient: bool = False,
     reading: bool = False,
+    begin: Callable[[Store], None] | None = None,
     seconds: Seconds | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> Proof:
     """Normalise the composed programs and compare every output.
 
     `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
-    `reading` rounded literals to be read as the numbers they stand for. `bounds` are assumed ranges (low,
-    high exclusive) of integer base tensors.
+    `reading` rounded literals to be read as the numbers they stand for. `begin` starts the rewriting of
+    the store by lemmas, which goes with its algebra. `bounds` are assumed ranges (low, high exclusive) of
+    integer base tensors.
     """
-    store = new_store(folding=folding, lenient=lenient, reading=reading)
+    store = new_store(folding=folding, lenient=lenient, reading=reading, algebra=begin is not None)
     store.check = clock.check
+    if begin is not None:
+        begin(store)
     spent = seconds if seconds is not None else {}
     ranges = {**(bounds or {}), **composed.ranges}
     for name, (low, high) in (bounds or {}).items():
