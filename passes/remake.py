@@ -8,6 +8,7 @@ from typing import Any, Final
 from shardproof.ir.types import Kind
 from shardproof.passes import arithmetic as real
 from shardproof.passes import logic
+from shardproof.passes.access import index
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.reduction import reduce
 
@@ -51,3 +52,47 @@ REAL: Final[Mapping[str, Callable[[Store, list[Term]], Term]]] = {
     "indicator": lambda s, x: real.indicator(s, x[0]),
     "absolute": lambda s, x: real.absolute(s, x[0]),
 }
+
+
+def renewed(store: Store, t: Term, known: dict[int, Term | None] | None = None) -> Term:
+    """The term made again from the leaves up, so that what classes are rewritten to now is seen.
+
+    `known` keeps what was made of each class; start afresh when the store has learnt more.
+    """
+    made = known if known is not None else {}
+    stack = [t.cls]
+    while stack:
+        cls = stack[-1]
+        c = store.classes[cls]
+        missing = [x.cls for x in c.operands if x.cls not in made]
+        if cls in made or not missing:
+            stack.pop()
+            if cls not in made:
+                made[cls] = _renewed(store, cls, made)
+        else:
+            stack += missing
+    return _at(store, t, made)
+
+
+def _renewed(store: Store, cls: int, made: dict[int, Term | None]) -> Term | None:
+    """A class over its own slots made again; None when nothing in it changed."""
+    c = store.classes[cls]
+    whole = Term(1, cls, tuple(index(i) for i in c.free))
+    if not c.operands or c.op in KEPT:
+        settled = store.settled(whole) if c.operands else whole
+        return None if settled == whole else settled
+    if all(made[x.cls] is None for x in c.operands):
+        settled = store.settled(whole)
+        return None if settled == whole else settled
+    operands, bound = store.expand(whole)
+    again = remade(store, c.op, c.attrs, c.kind, [_at(store, x, made) for x in operands], bound)
+    return None if again is None or again == whole else again
+
+
+def _at(store: Store, t: Term, made: dict[int, Term | None]) -> Term:
+    new = made[t.cls]
+    if new is None:
+        return t
+    by = dict(zip(store.classes[t.cls].free, t.access, strict=True))
+    placed = store.substitute_term(new, by)
+    return Term(placed.coef * t.coef, placed.cls, placed.access)
