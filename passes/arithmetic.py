@@ -378,6 +378,14 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
     if store.classes[p.cls].op == "not":
         (p,), _ = store.expand(p)
         a, b = b, a
+    if store.algebra:
+        from shardproof.passes.given import conditions, given
+        from shardproof.passes.logic import negate
+
+        a = given(store, a, conditions(store, p))
+        b = given(store, b, conditions(store, negate(store, p)))
+        if a == b:
+            return a
     kind = store.kind(a)
     if kind == "bool" and {a.cls, b.cls} & {store.TRUE, store.FALSE}:
         return _select_truth(store, p, a, b)

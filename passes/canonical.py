@@ -353,7 +353,7 @@ class Application:
             slots.append(
                 (e[0], tuple(sorted((s, repr(colours.get(u)) if u > 0 else "atom") for u, s in e[1])))
             )
-        return (tuple(slots), str(t.coef))
+        return (tuple(slots), str(abs(t.coef)))
 
     def _colours(self) -> dict[int, Any]:
         seen: dict[int, list[Any]] = {}
@@ -455,7 +455,7 @@ def node(
             continue
         if key == best[0] and lead == best[1]:
             ties.append(free)
-        elif _smaller((key, lead), (best[0], best[1])):
+        elif lead > best[1] if key == best[0] else _sortable(key) < _sortable(best[0]):
             best = (key, lead, free, inner)
             ties = [free]
     assert best is not None
@@ -484,10 +484,6 @@ def node(
     cls = store.intern((op, attrs, kind, *key), make)
     access = tuple([work.see(i) for i in free])
     return store.settled(Term(lead, cls, access))
-
-
-def _smaller(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    return _sortable(a) < _sortable(b)
 
 
 def _sortable(x: Any) -> str:

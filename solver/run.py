@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from shardproof.solver.prove import Clock
@@ -22,6 +23,7 @@ class Check:
     outputs: str
     clock: Clock
     progress: Progress
+    lemmas: Sequence[str | Path] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     instructions: int = 0
     classes: int = 0

@@ -22,7 +22,7 @@ from shardproof.solver.parts import (
     what_blocks,
 )
 from shardproof.solver.prove import Proof
-from shardproof.solver.refute import misread, other_layout, rank_orders, replay
+from shardproof.solver.refute import Replayed, misread, other_layout, rank_orders
 from shardproof.solver.relation import Relation
 from shardproof.solver.replay import Difference
 from shardproof.solver.run import Check, unknown
@@ -36,8 +36,9 @@ def unproved(
     reference: Module,
     implementation: Module,
     placements: Mapping[str, str],
+    replayed: Replayed,
 ) -> Result:
-    """Locate the departure, replay, and judge whether the difference refutes."""
+    """Locate the departure, and judge whether the difference that the replay found refutes."""
     check.phase("locate", 0.5)
     relation = inferred.relation
     failing = [n for n, ok in proof.proved.items() if not ok]
@@ -45,9 +46,6 @@ def unproved(
     alignment.run()
     finding = locate(alignment, failing, check.clock)
     check.done("locate")
-    check.phase("replay", 0.7)
-    replayed = replay(proof.composed, check.clock)
-    check.done("replay")
     layouts = layouts_of(inferred, implementation)
     common: dict[str, Any] = {
         "outputs": output_verdicts(proof, relation, placements),

@@ -11,6 +11,7 @@ from shardproof.ir.module import Module, ModuleError
 from shardproof.passes.fold_ranks import Divergent
 from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver import relation_file
+from shardproof.solver.attempts import by_lemmas, theory_of, without_lemmas
 from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.parts import (
     assumptions_of,
@@ -22,7 +23,8 @@ from shardproof.solver.parts import (
 )
 from shardproof.solver.placement import describe
 from shardproof.solver.programs import Program, called, mesh_of, read_implementation, read_program, sized
-from shardproof.solver.prove import Clock, Proof, TimeUp, prove
+from shardproof.solver.prove import Clock, Proof, TimeUp
+from shardproof.solver.refute import Replayed, replay
 from shardproof.solver.relation import PER_RANK, compose
 from shardproof.solver.run import Check, Progress, unknown
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Result, Verdict
@@ -44,6 +46,7 @@ def verify(
     strict: bool = False,
     assume: Sequence[str] = (),
     save_relation: str | Path | None = None,
+    lemmas: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
@@ -52,12 +55,15 @@ def verify(
     (docs/relations.md); what it leaves out is inferred and listed. `mesh` names the axes, as in
     `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
-    names implementation values that are taken to be right. Raises ModuleError for files that can't be
+    names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
+    beyond the library (docs/lemmas.md). Raises ModuleError for files that can't be
     read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
         raise ModuleError(f"outputs is `natural` or `any`, not `{outputs}`")
-    check = Check(strict, assume, outputs, Clock(timeout), progress or (lambda name, fraction: None))
+    check = Check(
+        strict, assume, outputs, Clock(timeout), progress or (lambda name, fraction: None), tuple(lemmas)
+    )
     check.phase("read", 0.0)
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
     wanted = mesh_of(mesh) or declared.mesh
@@ -96,22 +102,16 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     composed = compose(reference, implementation, relation)
     check.done("relation")
     check.phase("prove", 0.2)
-    proof = prove(composed, check.clock, seconds=check.seconds)
+    proof = without_lemmas(composed, check.clock, check.seconds)
     check.classes = len(proof.store.classes)
+    replayed = Replayed()
     if not proof.complete:
-        for lenient, reading in ((False, False), (True, False), (True, True)):
-            assuming = prove(
-                composed,
-                check.clock,
-                folding=True,
-                lenient=lenient,
-                reading=reading,
-                seconds=check.seconds,
-                bounds=proof.store.wishes if lenient else None,
-            )
-            if assuming.complete:
-                proof = assuming
-                break
+        replayed = replay(composed, check.clock)
+        check.done("replay")
+        if replayed.difference is None:
+            check.phase("lemmas", 0.4)
+            theory = theory_of(check.lemmas)
+            proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
     extra: tuple[Assumption, ...] = ()
     placements = {
         o.name: "rank by rank"
@@ -135,7 +135,7 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
         return unknown(check, "U07", text, outputs=output_verdicts(proof, relation, placements))
     from shardproof.solver.unproved import unproved
 
-    return unproved(check, proof, inferred, reference, implementation, placements)
+    return unproved(check, proof, inferred, reference, implementation, placements, replayed)
 
 
 def _verified(
