@@ -45,8 +45,18 @@ def given(store: Store, t: Term, facts: Collection[Term], depth: int = DEEPEST) 
         return scaled(made, t.coef) if c.kind == "real" else made
     if not any(u < 0 for e in t.access for u, _ in e[1]):
         return t
-    access = tuple(_expression(store, e, facts) for e in t.access)
+    access = tuple(
+        _in_range(store, _expression(store, e, facts), extent)
+        for e, extent in zip(t.access, c.extents, strict=True)
+    )
     return t if access == t.access else read(store, Term(t.coef, t.cls, access))
+
+
+def _in_range(store: Store, e: Expr, extent: int | None) -> Expr:
+    """The position limited to the class, which changes nothing where the facts hold (N3)."""
+    if extent is None or store.within(e, 0, extent):
+        return e
+    return logic.smallest(store, logic.largest(store, e, constant(0)), constant(extent - 1))
 
 
 def _whole(store: Store, t: Term, facts: Collection[Term]) -> Term:

@@ -13,10 +13,21 @@ from shardproof.passes.classes import Store
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.normalise import Normalised, input_view, new_store, normalise, same
 from shardproof.passes.views import View, align
+from shardproof.solver.rewriting import Rules, Search
 
 
-def normalised(g: Graph, *, lenient: bool = False, folding: bool = False) -> tuple[Store, Normalised]:
-    store = new_store(lenient=lenient, folding=folding)
+def normalised(
+    g: Graph,
+    *,
+    lenient: bool = False,
+    folding: bool = False,
+    algebra: bool = False,
+    rules: Rules | None = None,
+) -> tuple[Store, Normalised]:
+    """The program's views; `rules` are lemmas that rewrite them."""
+    store = new_store(lenient=lenient, folding=folding, algebra=algebra or rules is not None)
+    if rules is not None:
+        Search(store, rules).begin()
     inputs = {x.name: input_view(store, x.value) for x in g.inputs}
     return store, normalise(store, g.module(), inputs)
 
@@ -46,9 +57,11 @@ def text(g: Graph) -> str:
     return "\n".join(lines)
 
 
-def check_graph(g: Graph, *, folding: bool = False) -> int:
+def check_graph(
+    g: Graph, *, folding: bool = False, algebra: bool = False, rules: Rules | None = None
+) -> int:
     """Every value on every rank, then every pair of equal views; the number of such pairs."""
-    store, state = normalised(g, folding=folding)
+    store, state = normalised(g, folding=folding, algebra=algebra, rules=rules)
     evaluation = Evaluation(store, {x.name: g.values[x.name][0] for x in g.inputs})
     places = list(ranks_of(state))
     drawn: set[str] = set()

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_operators import random_graph
 
+from shardproof.solver.theory import theory
+
 
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
@@ -24,8 +26,17 @@ def test_many_equal_views_are_equal_values() -> None:
     assert pairs > 1000
 
 
+def test_algebra_and_lemmas_change_no_value() -> None:
+    rules = theory().full
+    for seed in range(120):
+        draw = Random(seed)
+        check_graph(random_graph(draw, size=12 + seed % 20), folding=True, algebra=True)
+        check_graph(random_graph(draw, size=12 + seed % 20), folding=True, rules=rules)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, 20_000, 500))
 def test_normalised_is_plain_evaluation_on_many_graphs(seed: int) -> None:
     for s in range(seed, seed + 500):
-        check_graph(random_graph(Random(s), size=12 + s % 20), folding=s % 2 == 1)
+        rules = theory().full if s % 3 == 0 else None
+        check_graph(random_graph(Random(s), size=12 + s % 20), folding=s % 2 == 1, rules=rules)
