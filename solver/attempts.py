@@ -21,8 +21,9 @@ LITERAL: Final = (
 """Attempts without lemmas."""
 BY_LEMMAS: Final = (
     Attempt(folding=True, lemmas="early"),
-    Attempt(folding=True, lemmas="all"),
-    Attempt(folding=True, lenient=True, reading=True, lemmas="all"),
+    Attempt(folding=True, lemmas="late"),
+    Attempt(folding=True, lemmas="both"),
+    Attempt(folding=True, lenient=True, reading=True, lemmas="late"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="assumed"),
 )
 BUDGET: Final = 20.0
@@ -50,7 +51,7 @@ def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, 
                 composed,
                 clock.within(BUDGET),
                 attempt,
-                rules=theory.rules(attempt),
+                rules=theory.rules(attempt.lemmas),
                 seconds=seconds,
                 bounds=bounds,
             )

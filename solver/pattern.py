@@ -101,18 +101,21 @@ class Found:
 # patterns
 
 
-def compiled(lemma: Lemma, rewriting: Store | None = None) -> Pattern | str:
-    """The pattern of a lemma, or why it can't be one; `rewriting` is a store with the other lemmas."""
+def compiled(lemma: Lemma) -> Pattern | str:
+    """The pattern of a lemma, or why it can't be one."""
     try:
-        plain = _rooted(lemma, new_store(folding=True, algebra=True))
-        if isinstance(plain, str) or rewriting is None:
-            return plain
-        other = _rooted(lemma, rewriting)
+        return _rooted(lemma, new_store(folding=True, algebra=True))
     except NoInstance as e:
         return str(e)
-    if isinstance(other, str):
-        return other
-    return replace(other, plain=_alike(plain.root, other.root))
+
+
+def among(pattern: Pattern, rewriting: Store) -> Pattern | str:
+    """The pattern in a store that other lemmas rewrite, or why none is left."""
+    try:
+        other = _rooted(pattern.lemma, rewriting)
+    except NoInstance as e:
+        return str(e)
+    return other if isinstance(other, str) else replace(other, plain=_alike(pattern.root, other.root))
 
 
 def _rooted(lemma: Lemma, store: Store) -> Pattern | str:

@@ -42,19 +42,23 @@ class Clock:
         return None if self.end is None else max(0.0, self.end - time.monotonic())
 
 
+Level = Literal["none", "early", "late", "both", "assumed"]
+"""Which lemmas are used: none, the early ones, also the late ones, also those that go both ways, also those
+that hold only under the condition they state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What a proof may use.
 
     `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
-    `reading` rounded literals to be read as the numbers they stand for; `lemmas` are none, the `early` ones,
-    all, or with `assumed` also those that hold only under the condition they state.
+    `reading` rounded literals to be read as the numbers they stand for; `lemmas` is the level of lemmas.
     """
 
     folding: bool = False
     lenient: bool = False
     reading: bool = False
-    lemmas: Literal["none", "early", "all", "assumed"] = "none"
+    lemmas: Level = "none"
 
 
 PLAIN: Final = Attempt()

@@ -1,36 +1,74 @@
-"""The lemmas of a run, ready to rewrite: which ones have a pattern, and which wait for a second attempt."""
+"""The lemmas of a run as rules, level by level: each level has the lemmas of the one before and more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from shardproof.lemmas.load import Library, load
 from shardproof.lemmas.terms import Lemma
 from shardproof.passes.normalise import new_store
-from shardproof.solver.pattern import Pattern, compiled
-from shardproof.solver.prove import Attempt
+from shardproof.solver.pattern import Pattern, among, compiled
+from shardproof.solver.prove import Level
 from shardproof.solver.rewriting import Rules, Search
 
+LEVELS: Final[tuple[Level, ...]] = ("early", "late", "both", "assumed")
 
-@dataclass(frozen=True, slots=True)
+
+def level_of(lemma: Lemma) -> Level:
+    """The first level that uses a lemma: `both` from left to right only, `assumed` what is no theorem."""
+    if lemma.assumed:
+        return "assumed"
+    if lemma.both:
+        return "both"
+    return "late" if "late" in lemma.triggers else "early"
+
+
+@dataclass(slots=True)
 class Theory:
-    """A library and its rules: `early` of the lemmas that are neither late nor assumed, `full` with the
-    late ones, `assuming` of all.
+    """A library and its rules, made when a level is first asked for.
 
     `idle` are lemmas that rewrite nothing, with the reason: most of these the normal form already has.
     """
 
     library: Library
-    early: Rules
-    full: Rules
-    assuming: Rules
-    idle: Mapping[str, str] = field(default_factory=dict)
+    idle: dict[str, str] = field(default_factory=dict)
+    _rules: dict[Level, Rules] = field(default_factory=dict)
 
-    def rules(self, attempt: Attempt) -> Rules | None:
-        """Those that an attempt may use."""
-        return {"none": None, "early": self.early, "all": self.full, "assumed": self.assuming}[attempt.lemmas]
+    def rules(self, level: Level) -> Rules | None:
+        """Those of a level; None for no lemmas."""
+        if level == "none":
+            return None
+        for n, own in enumerate(LEVELS[: LEVELS.index(level) + 1]):
+            if own not in self._rules:
+                before = self._rules[LEVELS[n - 1]].patterns if n else ()
+                self._rules[own] = Rules([*before, *self._patterns(own)])
+        return self._rules[level]
+
+    def _patterns(self, level: Level) -> list[Pattern]:
+        plain: list[Pattern] = []
+        for lemma in self.library.lemmas.values():
+            if level_of(lemma) != level:
+                continue
+            pattern = compiled(lemma)
+            if isinstance(pattern, str):
+                self.idle[lemma.name] = pattern
+            else:
+                plain.append(pattern)
+        early = plain if level == "early" else self._rules["early"].patterns
+        return [p for p in (self._among(p, early) for p in plain) if p is not None]
+
+    def _among(self, pattern: Pattern, early: Sequence[Pattern]) -> Pattern | None:
+        """The pattern as the other early lemmas leave it: they rewrite its left side, too."""
+        store = new_store(folding=True, algebra=True)
+        Search(store, Rules([p for p in early if p is not pattern])).begin()
+        found = among(pattern, store)
+        if isinstance(found, str):
+            self.idle[pattern.lemma.name] = found.replace("the normal form has it", "other lemmas have it")
+            return None
+        return found
 
 
 _known: dict[str, Theory] = {}
@@ -39,43 +77,4 @@ _known: dict[str, Theory] = {}
 def theory(files: Sequence[Path] = ()) -> Theory:
     """The rules of the shipped library, the project's lemmas and `files`; made once for each content."""
     library = load(files)
-    found = _known.get(library.digest)
-    if found is None:
-        found = _known[library.digest] = made(library)
-    return found
-
-
-def made(library: Library) -> Theory:
-    """Patterns of the lemmas that are used from left to right."""
-    idle: dict[str, str] = {}
-    plain: list[Pattern] = []
-    for lemma in library.lemmas.values():
-        if lemma.both:
-            idle[lemma.name] = "it goes both ways, so only saturation uses it"
-            continue
-        pattern = compiled(lemma)
-        if isinstance(pattern, str):
-            idle[lemma.name] = pattern
-        else:
-            plain.append(pattern)
-    first = [p for p in plain if not _late(p.lemma) and not p.lemma.assumed]
-    patterns = [p for p in (_among(p, first, idle) for p in plain) if p is not None]
-    full = [p for p in patterns if not p.lemma.assumed]
-    early = [p for p in full if not _late(p.lemma)]
-    return Theory(library, Rules(early), Rules(full), Rules(patterns), idle)
-
-
-def _among(pattern: Pattern, others: Sequence[Pattern], idle: dict[str, str]) -> Pattern | None:
-    """The pattern as the other early lemmas leave it: they rewrite its left side, too."""
-    lemma = pattern.lemma
-    store = new_store(folding=True, algebra=True)
-    Search(store, Rules([p for p in others if p is not pattern])).begin()
-    found = compiled(lemma, store)
-    if isinstance(found, str):
-        idle[lemma.name] = found if found != "the normal form has it" else "the other lemmas have it"
-        return None
-    return found
-
-
-def _late(lemma: Lemma) -> bool:
-    return "late" in lemma.triggers
+    return _known.setdefault(library.digest, Theory(library))

@@ -27,7 +27,7 @@ def test_many_equal_views_are_equal_values() -> None:
 
 
 def test_algebra_and_lemmas_change_no_value() -> None:
-    rules = theory().full
+    rules = theory().rules("late")
     for seed in range(120):
         draw = Random(seed)
         check_graph(random_graph(draw, size=12 + seed % 20), folding=True, algebra=True)
@@ -38,5 +38,5 @@ def test_algebra_and_lemmas_change_no_value() -> None:
 @pytest.mark.parametrize("seed", range(0, 20_000, 500))
 def test_normalised_is_plain_evaluation_on_many_graphs(seed: int) -> None:
     for s in range(seed, seed + 500):
-        rules = theory().full if s % 3 == 0 else None
+        rules = theory().rules("late") if s % 3 == 0 else None
         check_graph(random_graph(Random(s), size=12 + s % 20), folding=s % 2 == 1, rules=rules)
