@@ -10,7 +10,13 @@ from shardproof.ir.types import DType, Kind
 from shardproof.passes import arithmetic as real
 from shardproof.passes import logic
 from shardproof.passes.access import Expr, constant, scale, shift
-from shardproof.passes.classes import Store, Term
+from shardproof.passes.classes import (
+    NEGATIVE_INFINITY,
+    POSITIVE,
+    POSITIVE_INFINITY,
+    Store,
+    Term,
+)
 from shardproof.passes.literals import by_value
 from shardproof.passes.tables import meet
 
@@ -117,12 +123,33 @@ def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) ->
         )
     if attrs.get("total"):
         return real.pointwise(store, "compare_total", (direction,), "bool", x)
+    known = _known_comparison(store, direction, a, b)
+    if known is not None:
+        return store.truth(known)
     if direction in MIRRORED:
         direction, a, b = MIRRORED[direction], b, a
     if direction == "NE":
         same = real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True)
         return logic.negate(store, same)
     return real.pointwise(store, "compare", (direction,), "bool", [a, b], commutative=direction == "EQ")
+
+
+def _known_comparison(store: Store, direction: str, a: Term, b: Term) -> bool | None:
+    """A comparison that signs or a missing infinity decide."""
+    for x, y, flip in ((a, b, False), (b, a, True)):
+        towards = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}.get(direction, direction)
+        way = towards if flip else direction
+        if store.special(x):
+            continue
+        above = False
+        if store.classes[y.cls].op == "literal":
+            special = store.special(y)
+            if special == POSITIVE_INFINITY:
+                return way in ("LT", "LE", "NE")
+            above = special == NEGATIVE_INFINITY
+        if above or (y.coef == 0 and store.sign(x) == POSITIVE):
+            return way in ("GT", "GE", "NE")
+    return None
 
 
 def _bool(store: Store, opcode: str, x: Sequence[Term], attrs: Mapping[str, Any]) -> Term:

@@ -6,8 +6,11 @@ truth; an operator without a rule says nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from shardproof.passes.access import Element
 from shardproof.passes.classes import (
@@ -20,7 +23,10 @@ from shardproof.passes.classes import (
 )
 
 if TYPE_CHECKING:
-    from shardproof.passes.classes import Class, Store
+    from shardproof.passes.classes import Class, Store, Term
+
+MASK_LIMIT: Final = 1 << 20
+"""Most values of a constant mask that are looked at."""
 
 ANYTHING: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY | NOT_A_NUMBER
 BOTH: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY
@@ -55,6 +61,10 @@ def derive(store: Store, c: Class) -> None:
     if c.kind == "real":
         c.special = _special(store, c)
         c.sign = _sign(store, c)
+        if c.op == "max" and c.special == NEGATIVE_INFINITY and some_live(store, c, c.operands[0]):
+            c.special = 0
+        if c.op == "sum" and c.sign == NONNEGATIVE and _some_positive(store, c):
+            c.sign = POSITIVE
     elif c.kind in ("int", "uint"):
         c.low, c.high = _bounds(store, c)
 
@@ -90,6 +100,70 @@ def _special(store: Store, c: Class) -> int:
     if c.op in KEEPING:
         return flags | (POSITIVE_INFINITY if c.op == "absolute" else 0)
     return ANYTHING
+
+
+def _some_positive(store: Store, c: Class) -> bool:
+    """Whether a sum of exponentials of masked values has a term that is not 0 everywhere."""
+    t = c.operands[0]
+    inner = store.classes[t.cls]
+    if inner.op != "exponential" or t.coef <= 0 or c.special:
+        return False
+    (x,), _ = store.expand(t)
+    return store.special(x) == NEGATIVE_INFINITY and some_live(store, c, x)
+
+
+def some_live(store: Store, c: Class, t: Term) -> bool:
+    """Whether each row of a reduction has a value that is not masked to minus infinity.
+
+    Proved where the mask is a constant; a lenient store assumes and lists it where it is not.
+    """
+    if store.classes[t.cls].op != "select" or t.coef <= 0:
+        return False
+    from shardproof.passes import logic
+
+    p, a, b = store.expand(t)[0]
+    if _masked(store, a):
+        p, a, b = logic.negate(store, p), b, a
+    if store.special(a) or not _masked(store, b):
+        return False
+    parts = store.expand(p)[0] if store.classes[p.cls].op == "and" else [p]
+    closed = [q for q in parts if store.classes[q.cls].closed]
+    if not _rows_live(store, c, closed):
+        return False
+    if len(closed) < len(parts):
+        if store.lenient:
+            text = "no row is fully masked: of values that may be minus infinity the largest is finite"
+            store.assume("finite_value", text)
+        return store.lenient
+    return True
+
+
+def _masked(store: Store, t: Term) -> bool:
+    return store.classes[t.cls].op == "literal" and store.special(t) == NEGATIVE_INFINITY
+
+
+def _rows_live(store: Store, c: Class, parts: Sequence[Term]) -> bool:
+    """Whether constant conditions hold together somewhere in each row."""
+    from shardproof.passes.evaluate import Evaluation, EvaluationError
+
+    read = sorted(set().union(*(store.term_indices(p) for p in parts)))
+    order = [*(i for i in read if i not in c.bound), *(i for i in read if i in c.bound)]
+    shape = [store.sizes[i] for i in order]
+    if prod(shape) > MASK_LIMIT:
+        return False
+    axes = {
+        i: np.arange(n).reshape([-1 if k == d else 1 for k in range(len(shape))])
+        for d, (i, n) in enumerate(zip(order, shape, strict=True))
+    }
+    evaluation = Evaluation(store, {})
+    values = np.ones(shape, np.bool_)
+    try:
+        for p in parts:
+            values = values & evaluation.term(p, axes)
+    except EvaluationError:
+        return False
+    bound = tuple(d for d, i in enumerate(order) if i in c.bound)
+    return bool(values.any(axis=bound).all())
 
 
 def _extremum_special(store: Store, c: Class, flags: int) -> int:
