@@ -165,7 +165,7 @@ class Exact:
 
     def _cbrt(self, x: Value) -> Value:
         order = self.sign(x, Fraction(0))
-        root = _exp(_decimal(abs(x)).ln() / 3) if order else Decimal(0)
+        root = _exp(abs(_decimal(x)).ln() / 3) if order else Decimal(0)
         return root if order >= 0 else -root
 
     def _tan(self, x: Value) -> Value:

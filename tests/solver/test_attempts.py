@@ -1,0 +1,124 @@
+"""When lemmas are tried, what they cost, and that searching them ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from lemma_text import rules, searching, tensor
+
+import shardproof
+from shardproof.ir.text import parse
+from shardproof.passes.arithmetic import add, exponential, multiply
+from shardproof.solver.attempts import BY_LEMMAS
+from shardproof.solver.theory import LEVELS, theory
+
+PAIRS = Path(__file__).parent / "lemma_pairs"
+
+HEAVY = {"egglog", "z3", "shardproof.lemmas.load", "shardproof.lemmas.parse", "shardproof.solver.theory"}
+
+LAZY = """
+import sys
+import shardproof
+result = shardproof.verify({reference!r}, {implementation!r}, relation={relation!r})
+print(result.verdict, *sorted(m for m in sys.modules if m.split(".")[0] in ("egglog", "z3")
+                              or m.startswith("shardproof.lemmas.") or m == "shardproof.solver.theory"))
+"""
+
+
+def loaded(name: str, implementation: str) -> list[str]:
+    folder = PAIRS / name
+    relation = folder / "relation.toml"
+    code = LAZY.format(
+        reference=str(folder / "reference.spf"),
+        implementation=str(folder / f"{implementation}.spf"),
+        relation=str(relation) if relation.exists() else None,
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return out.stdout.split()
+
+
+def test_a_proof_without_lemmas_loads_none() -> None:
+    verdict, *modules = loaded("vocab_embedding", "tp2")
+    assert verdict == "verified"
+    assert not HEAVY.intersection(modules)
+
+
+def test_a_refutation_loads_none() -> None:
+    verdict, *modules = loaded("vocab_embedding", "wrong_unmasked")
+    assert verdict == "refuted"
+    assert not HEAVY.intersection(modules)
+
+
+def test_a_proof_by_lemmas_needs_no_egglog() -> None:
+    verdict, *modules = loaded("flash_attention", "two_blocks")
+    assert verdict == "verified"
+    assert "shardproof.solver.theory" in modules and "egglog" not in modules and "z3" not in modules
+
+
+def test_levels_have_the_lemmas_of_those_before() -> None:
+    known = theory()
+    names = [{p.lemma.name for p in known.rules(level).patterns} for level in LEVELS]  # type: ignore[union-attr]
+    assert all(a < b for a, b in pairwise(names))
+    assert known.rules("none") is None
+    assert not any(p.lemma.assumed for p in known.rules("both").patterns)  # type: ignore[union-attr]
+    assert [a.lemmas for a in BY_LEMMAS if not a.lenient] == ["early", "late", "both"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: tanh(x) => tanh(x)*tanh(x) + tanh(x)",
+        "a: exp(x + y) => exp(x)*exp(y)\nb: exp(x)*exp(y) => exp(x + y)",
+        "a: sin(x) => sin(x + 1)",
+        "a: x*(y + z) => x*y + x*z\nb: x*y + x*z => x*(y + z)",
+    ],
+)
+def test_lemmas_that_feed_themselves_end(text: str) -> None:
+    try:
+        search = searching(text)
+    except AssertionError:
+        pytest.skip("the normal form has it")
+    s = search.store
+    i = s.fresh(3)
+    values = [tensor(s, name, i) for name in "abcdef"]
+    start = time.monotonic()
+    from shardproof.passes.arithmetic import pointwise
+
+    for op in ("tanh", "sine"):
+        pointwise(s, op, (), "real", [add(s, values)])
+    exponential(s, add(s, values))
+    multiply(s, [values[0], add(s, [multiply(s, values[1:3]), multiply(s, values[3:5])])])
+    assert time.monotonic() - start < 20
+
+
+def chain(count: int, *, backwards: bool) -> str:
+    """Sums of products in one order and another, that differ in one coefficient."""
+    names = [f"%x{k}" for k in range(count)]
+    lines = [f"{n} = input({k}) : f32[4]" for k, n in enumerate(names)]
+    order = names[::-1] if backwards else names
+    last = order[0]
+    for k, n in enumerate(order[1:]):
+        op = "add" if k % 2 else "multiply"
+        lines.append(f"%s{k} = {op}({last}, {n}) : f32[4]")
+        last = f"%s{k}"
+    lines.append(f'output "y" = {last}')
+    return 'module "m" mesh() {\n' + "\n".join(lines) + "\n}\n"
+
+
+def test_long_chains_that_differ_end() -> None:
+    a, b = (parse(chain(40, backwards=x), source="test") for x in (False, True))
+    start = time.monotonic()
+    result = shardproof.verify(a, b, timeout=60)
+    assert result.verdict in ("unknown", "refuted")
+    assert time.monotonic() - start < 60
+
+
+def test_patterns_of_one_text_are_independent_of_its_order() -> None:
+    text = ["a: exp(x + y) => exp(x)*exp(y)", "b: log(x*y) => log(x) + log(y) when x > 0, y > 0"]
+    one, other = rules("\n".join(text)), rules("\n".join(reversed(text)))
+    assert {p.lemma.name: p.root for p in one.patterns} == {p.lemma.name: p.root for p in other.patterns}
