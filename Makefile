@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow oldest lint types layers sizes check bench clean
+.PHONY: demo test slow oldest lemmas lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -38,6 +38,9 @@ slow: .venv/.dev         ## the tests on large corpora
 
 oldest: .venv-oldest/.done  ## the readers and the command with the lowest supported versions
 	.venv-oldest/bin/python -m pytest -m "not slow" tests/frontends tests/ir tests/tools
+
+lemmas: .venv/.dev       ## check every lemma of the library, with proofs
+	$(BIN)/shardproof lemma check
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

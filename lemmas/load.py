@@ -150,7 +150,7 @@ def _read(path: Path) -> tuple[tuple[Statement, ...], str]:
     """The checked statements and the hash of their JSON without the name of the file."""
     content = _content(path)
     key = hashlib.sha256(_language() + content).hexdigest()
-    entry = _cache_directory() / f"{key}.json"
+    entry = cache_directory() / f"{key}.json"
     cached = _cached(entry, key, str(path))
     if cached is not None:
         return cached
@@ -206,7 +206,8 @@ def _keep(entry: Path, key: str, payload: str) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where what is known of lemma files is kept between runs."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "shardproof" / "lemmas"
 

@@ -136,9 +136,20 @@ def factors_of(store: Store, t: Term) -> list[Term]:
 
 
 def exponential(store: Store, t: Term) -> Term:
-    """`exp(t)`; where the algebra is wanted, `exp(c*x)` is `exp(x)**c`."""
+    """`exp(t)`; where the algebra is wanted, `exp(c*x)` is `exp(x)**c`, and of a sum times factors that are
+    finite it is the product of the exponentials."""
     if t.coef == 0:
         return store.real(1)
+    if store.algebra and store.classes[t.cls].op == "multiply":
+        factors = factors_of(store, t)
+        sums = [f for f in factors if store.classes[f.cls].op == "add"]
+        rest = list(factors)
+        if sums:
+            rest.remove(sums[0])
+        if sums and not any(store.special(f) for f in rest):
+            addends = [read(store, x) for x in store.expand(sums[0])[0]]
+            outside = [store.real(t.coef * sums[0].coef), *rest]
+            return multiply(store, [exponential(store, multiply(store, [*outside, x])) for x in addends])
     if store.algebra and t.coef != 1 and not store.special(t) and t.cls != store.ONE:
         return power(store, exponential(store, Term(1, t.cls, t.access)), Fraction(t.coef))
     return pointwise(store, "exponential", (), "real", [t])

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 MASK_LIMIT: Final = 1 << 20
 """Most values of a constant mask that are looked at."""
 
+VANISHING: Final = 8
+"""How many operators deep masks are looked for."""
+SUMMING: Final = frozenset({"add", "sum", "max", "maximum", "concat"})
+
 ANYTHING: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY | NOT_A_NUMBER
 BOTH: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY
 
@@ -85,6 +89,8 @@ def _special(store: Store, c: Class) -> int:
     for t in c.operands:
         if store.kind(t) == "real":
             flags |= store.special(t)
+    if _outside_domain(store, c):
+        return ANYTHING
     if c.op in ("opaque", "sort", "top_k_values"):
         return ANYTHING if flags or c.op == "opaque" else 0
     if flags == 0:
@@ -100,6 +106,35 @@ def _special(store: Store, c: Class) -> int:
     if c.op in KEEPING:
         return flags | (POSITIVE_INFINITY if c.op == "absolute" else 0)
     return ANYTHING
+
+
+def _outside_domain(store: Store, c: Class) -> bool:
+    """Whether a quotient, root or logarithm may be one of 0 because everything is masked; a lenient store
+    assumes and lists that it is not."""
+    if not (c.op == "power" and c.attrs[0] < 0 or c.op == "function" and c.attrs[0] == "log"):
+        return False
+    if not _may_vanish(store, c.operands[0], VANISHING):
+        return False
+    if store.lenient:
+        store.assume("nonzero_divisor", "no row is fully masked: a sum of what masks leave is not 0")
+    return not store.lenient
+
+
+def _may_vanish(store: Store, t: Term, depth: int) -> bool:
+    """Whether masks may make the term 0: of a sum all addends, of a product one factor."""
+    c = store.classes[t.cls]
+    if depth == 0 or store.sign(t) == POSITIVE or not c.operands:
+        return False
+    if c.op == "exponential":
+        return bool(store.special(c.operands[0]) & NEGATIVE_INFINITY)
+    if c.op == "indicator":
+        return True
+    inner = [x for x in c.operands if store.kind(x) == "real"]
+    if c.op == "select":
+        return any(x.coef == 0 or _may_vanish(store, x, depth - 1) for x in inner)
+    if c.op == "multiply" or (c.op == "power" and c.attrs[0] > 0):
+        return any(_may_vanish(store, x, depth - 1) for x in inner)
+    return c.op in SUMMING and all(_may_vanish(store, x, depth - 1) for x in inner)
 
 
 def _some_positive(store: Store, c: Class) -> bool:
@@ -176,16 +211,16 @@ def _extremum_special(store: Store, c: Class, flags: int) -> int:
 def _sign(store: Store, c: Class) -> int:
     signs = [store.sign(t) for t in c.operands if store.kind(t) == "real"]
     low = min(signs, default=UNKNOWN_SIGN)
-    if c.op == "exponential":
+    if c.op in ("exponential", "logistic"):
         finite = all(store.special(t) & (NEGATIVE_INFINITY | NOT_A_NUMBER) == 0 for t in c.operands)
         return POSITIVE if finite else NONNEGATIVE
-    if c.op == "logistic":
-        return POSITIVE if c.special == 0 else NONNEGATIVE
     if c.op == "absolute":
         return POSITIVE if low == POSITIVE else NONNEGATIVE
     if c.op in ("sum", "max", "min", "prod", "select", "concat", "square_root"):
         return low
     if c.op == "power":
+        if low == POSITIVE and c.attrs[0] < 0 and store.special(c.operands[0]):
+            return NONNEGATIVE
         return low if low == POSITIVE else UNKNOWN_SIGN
     if c.op == "indicator":
         return NONNEGATIVE

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LIMIT: Final = 1 << 14
 """Most values that are evaluated to fold one read."""
 
+LARGEST: Final = 1 << 31
+"""Largest value of a table that is read as a rotation."""
+
 Grid = dict[int, Any]
 
 
@@ -66,11 +69,11 @@ def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
 
 def _rotation(store: Store, values: Any, at: int) -> Expr | None:
     """`(i + c) % n` or `(c - i) % n`, where the table of index i is that."""
-    n = int(values.max()) + 1
+    if int(values.min()) < 0 or int(values.max()) > LARGEST:
+        return None
+    values, n = values.astype(np.int64), int(values.max()) + 1
     for step in (1, -1):
         if n > 1 and bool(((values - step * np.arange(len(values)) - values[0]) % n == 0).all()):
-            if int(values.min()) < 0:
-                return None
             return store.digit((int(values[0]), ((at, step),)), 1, n)
     return None
 

@@ -230,6 +230,8 @@ def _picked(store: Store, bound: set[int], t: Term) -> Term | None:
     if not masks:
         return None
     rest = [f for f in factors if store.classes[f.cls].op != "indicator"]
+    if any(store.special(f) for f in rest):
+        return None
     return _pick(store, bound, conjunction(store, masks), multiply(store, rest))
 
 
@@ -260,8 +262,11 @@ def _pick(store: Store, bound: set[int], p: Term, x: Term) -> Term | None:
 def _from_edge(store: Store, bound: set[int], e: Expr, others: list[Term], x: Term) -> Term:
     """The sum over the part of a bound index where `e >= 0`, `e` affine in that index alone."""
     ((j, s),) = e[1]
-    low, high = (-(e[0] // s), store.sizes[j]) if s > 0 else (0, e[0] // -s + 1)
+    size = store.sizes[j]
+    low, high = (max(0, -(e[0] // s)), size) if s > 0 else (0, min(size, e[0] // -s + 1))
     extent = high - low
+    if extent <= 0:
+        return store.real(0)
     i = store.fresh(extent) if extent > 1 else None
     by = {j: constant(low) if i is None else shift(index(i), low)}
     guard = conjunction(store, [refresh(store, store.substitute_term(q, by)) for q in others])

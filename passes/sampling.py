@@ -8,7 +8,7 @@ and sign. Nothing is interned, and nothing here is shared with the rewriting tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite, prod
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -37,11 +37,11 @@ class TooLarge(Exception):
     """The terms cannot be computed within the budget."""
 
 
-def difference(store: Store, a: Term, b: Term, parts: Iterable[Term], seed: int = 0) -> str | None:
+def difference(store: Store, a: Term, b: Term, parts: Iterable[int], seed: int = 0) -> str | None:
     """How two terms over the same indices differ at random points; None when they agree.
 
-    `parts` are terms of which both are made, where cutting may begin. Raises TooLarge when the values at
-    no point can be compared.
+    `parts` are classes of which both are made, where cutting may begin. Raises TooLarge when the values
+    can be compared at no point, EvaluationError for a read that is out of range.
     """
     indices = sorted(store.term_indices(a) | store.term_indices(b))
     draw = np.random.default_rng(seed)
@@ -93,11 +93,11 @@ def _compared(
 class Cuts:
     """The classes at which evaluation stops: first those below `parts` that bind indices, then lower ones."""
 
-    def __init__(self, store: Store, parts: Iterable[Term]) -> None:
+    def __init__(self, store: Store, parts: Iterable[int]) -> None:
         self.store = store
         self.cut: set[int] = set()
         self.seen: set[int] = set()
-        self._descend([*_classes(store, parts)])
+        self._descend(list(parts))
 
     def lower(self) -> bool:
         """Move below the classes that are cut; False when nothing is left to move."""
@@ -269,7 +269,7 @@ class Sampling:
 
 
 def _few(places: Sequence[Grid]) -> bool:
-    return sum(p.size for p in places) <= 64
+    return sum(int(p.size) for p in places) <= 64
 
 
 def _range(c: Class) -> tuple[int, int]:
@@ -287,7 +287,3 @@ def _hashed(x: Grid) -> Grid:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def finite(value: float) -> bool:
-    return isfinite(value)

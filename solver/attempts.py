@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shardproof.solver.prove import PLAIN, Attempt, Clock, Proof, Seconds, TimeUp, prove
-from shardproof.solver.relation import Composed
+from shardproof.solver.sweep import Composed, Swept, outcome, sides
 
 if TYPE_CHECKING:
     from shardproof.solver.theory import Theory
@@ -26,8 +26,14 @@ BY_LEMMAS: Final = (
     Attempt(folding=True, lenient=True, reading=True, lemmas="late"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="assumed"),
 )
+SEARCHED: Final = "late"
+"""The level of lemmas whose normal form the search by saturation starts from."""
 BUDGET: Final = 20.0
 """Seconds that one attempt with lemmas may take."""
+
+
+class Inconsistent(Exception):
+    """Lemmas and assumptions make two different literals equal."""
 
 
 def without_lemmas(composed: Composed, clock: Clock, seconds: Seconds) -> Proof:
@@ -45,6 +51,8 @@ def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, 
     """The first complete proof by the lemmas of a theory, else the one that shows most, else `plain`."""
     best = plain
     for attempt in BY_LEMMAS:
+        if attempt.lenient and best is not plain and saturated(best, clock, theory):
+            return best
         bounds = plain.store.wishes if attempt.lenient else None
         try:
             proof = prove(
@@ -60,9 +68,38 @@ def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, 
             continue
         if proof.complete:
             return proof
-        if best is plain:
+        if attempt.lemmas == SEARCHED:
             best = proof
     return best
+
+
+def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
+    """Whether lemmas used in any direction complete a proof, as a search by saturation finds them.
+
+    Raises Inconsistent when two different literals were found equal.
+    """
+    from shardproof.solver.equality import Saturation
+    from shardproof.solver.stepping import undone
+
+    if proof.uneven or proof.later:
+        return False
+    lemmas = {n: x for n, x in theory.library.lemmas.items() if not x.assumed}
+    swept = Swept(proof.reference, proof.implementation, proof.expected)
+    with Saturation(lemmas.values()) as search:
+        later = {}
+        for name in [n for n, ok in proof.proved.items() if not ok]:
+            clock.check()
+            with undone(proof.store):
+                both = sides(proof.store, *outcome(proof.composed, swept, name))
+                found = search.prove_equal(proof.store, *both) if both is not None else None
+            if found is not None and found.reason == "inconsistent":
+                raise Inconsistent
+            if found is None or found.instances is None or found.turned:
+                return False
+            later[name] = found.instances
+    proof.later, proof.lemmas = later, lemmas
+    proof.proved = dict.fromkeys(proof.proved, True)
+    return True
 
 
 def theory_of(files: Sequence[str | Path]) -> Theory:

@@ -101,7 +101,8 @@ the lemma that nearly applied and the condition that failed. If the value is kno
 The value comes from an operator that is not in the operator table, or a custom call or rng whose
 meaning is not known. It is kept as an unknown function: two calls are equal when the name, attributes and
 operands are equal. Here that was not enough, because the ranks call it on parts of the operand and nothing
-says that the function works part by part.""",
+says that the function works part by part. A definition in a lemma file (--lemmas, docs/lemmas.md) can say what
+the operator computes, or only along which dims it works slice by slice.""",
     ),
     "U04": Code(
         "the time limit was reached",
@@ -153,6 +154,28 @@ On the inferred layout of the inputs the outputs differ. Since nobody declared t
 may be right and the layout wrong, and no independent evidence was found that the program is at fault, so
 this is not a refutation. Declare the layout with --relation to get a definite answer.""",
     ),
+    "U11": Code(
+        "the proof does not hold when it is checked again",
+        """\
+A proof was found, but the checker, which replays it without any search and evaluates every use of a
+lemma on random inputs, does not accept it. Either a lemma is false (check those of --lemmas files with
+`shardproof lemma check`), or this is a defect of shardproof: please report it. Nothing follows for the
+program.""",
+    ),
+    "U12": Code(
+        "a lemma that the proof used is false",
+        """\
+The outputs were proved with a lemma that is not part of the library, and that lemma is no theorem: on the
+functions of the counterexample its two sides differ, or it is not well formed. A verdict never rests on such
+a lemma. Correct it (`shardproof lemma check FILE` shows the counterexample again) and run again.""",
+    ),
+    "U13": Code(
+        "inconsistent",
+        """\
+While equalities were searched with the lemmas, two different numbers, or true and false, were found equal.
+From that everything would follow, so nothing is proved. Either a lemma of a --lemmas file is false
+(`shardproof lemma check FILE` finds a counterexample), or an assumption contradicts the programs.""",
+    ),
     "E01": Code(
         "a file cannot be read as a program",
         """\
@@ -187,6 +210,13 @@ Several implementation files are taken as the programs of ranks 0, 1, ... of one
 the rank numbers in their headers when all have one, else in the order of the arguments. A rank is missing
 or appears twice, the number of ranks contradicts --mesh or the replica groups, or the files cannot be
 one program.""",
+    ),
+    "E06": Code(
+        "a lemma file is not valid",
+        """\
+A file of lemmas and definitions does not parse, breaks a rule of the language (docs/lemmas.md), uses a name
+that another file has, or a file or package that the project names cannot be read. The message says where
+and what is needed. A file is never partly ignored.""",
     ),
 }
 

@@ -121,11 +121,12 @@ def install(
     return Rewritten(slots, result)
 
 
-def merge(store: Store, lemma: Lemma, instance: Instance) -> None:
+def merge(store: Store, lemma: Lemma, instance: Instance) -> int | None:
     """Make both sides of an instance that names no class one: the newer class is rewritten to the older.
 
-    Every index of the instance that is no index variable's own stands for a dim that goes along. Raises
-    NoInstance or Malformed when it does not hold, or when neither class is read whole (soundness S1).
+    Returns the class that is rewritten, None when the sides were one already. Every index of the instance
+    that is no index variable's own stands for a dim that goes along. Raises NoInstance or Malformed when it
+    does not hold, or when neither class is read whole (soundness S1).
     """
     numbers = _fresh(store, instance)
     binding = _binding(store, instance, numbers)
@@ -134,12 +135,33 @@ def merge(store: Store, lemma: Lemma, instance: Instance) -> None:
     admit(store, lemma, binding)
     a, b = left(store, lemma, binding), right(store, lemma, binding)
     if a == b:
-        return
+        return None
     new, old = (a, b) if a.cls > b.cls else (b, a)
     rewritten = None if new.cls == old.cls else _whole(store, new, old)
     if rewritten is None:
         raise NoInstance("neither side is a class read at whole indices")
     store.rewritten[new.cls] = rewritten
+    return new.cls
+
+
+def oriented(store: Store, lemma: Lemma, instance: Instance) -> tuple[int, Rewritten] | None:
+    """The class of the left side of an instance that names no class, and the right side as what it becomes.
+
+    None when both sides are one. Raises NoInstance or Malformed when the instance does not hold, or when its
+    left side is no class read at whole indices of which the right side reads no other (soundness S1).
+    """
+    numbers = _fresh(store, instance)
+    binding = _binding(store, instance, numbers)
+    own = {i for digits in binding.indices.values() for i in digits}
+    _only_its_own(store, lemma, binding, [i for i in numbers if i not in own])
+    admit(store, lemma, binding)
+    a, b = read(store, left(store, lemma, binding)), read(store, right(store, lemma, binding))
+    if a == b:
+        return None
+    rewritten = _whole(store, a, b)
+    if rewritten is None:
+        raise NoInstance("the left side is no class read at whole indices")
+    return a.cls, rewritten
 
 
 def _whole(store: Store, t: Term, by: Term) -> Rewritten | None:

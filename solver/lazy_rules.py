@@ -352,18 +352,6 @@ def _dynamic_update_slice(op: Op, box: Box, read: Read) -> Piece:
     return Piece((box, update, *nothing), run)
 
 
-def _custom_call(op: Op, box: Box, read: Read) -> Piece:
-    if op.attrs["target"] != "AwsNeuronRmsNorm" or not op.attrs["config"].isdecimal():
-        return _whole(op, box)
-    dim = int(op.attrs["config"])
-    full = (*box[:dim], (0, op.result.type.shape[dim]), *box[dim + 1 :])
-    cut = (slice(None),) * dim + (slice(*box[dim]),)
-    return Piece(
-        (full, *(whole(v.type.shape) for v in op.operands[1:])),
-        lambda arrays: tuple(a[cut] for a in apply(op, arrays, [shape_of(full)])),
-    )
-
-
 RULES: Final[Mapping[str, Rule]] = {
     "constant": _constant,
     "iota": _iota,
@@ -383,5 +371,4 @@ RULES: Final[Mapping[str, Rule]] = {
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "custom_call": _custom_call,
 }

@@ -9,7 +9,6 @@ from typing import Final
 
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.ops import TABLE
-from shardproof.passes.decompose import decompose
 from shardproof.passes.normalise import Normalised, apply, continue_from
 from shardproof.passes.views import Unsupported, View
 from shardproof.solver.counterpart import Alignment, Match, Status, cone, ratio
@@ -124,7 +123,7 @@ def _dependents(module: Module, names: set[str]) -> Iterator[Op]:
 def rerun(alignment: Alignment, replaced: Mapping[str, View]) -> Normalised:
     """The implementation's views with some values replaced."""
     before = alignment.proof.implementation
-    module = decompose(alignment.proof.composed.implementation)
+    module = alignment.proof.composed.implementation
     state = Normalised(before.algebra, {**before.views, **replaced})
     continue_from(state, list(_dependents(module, set(replaced))), replaced)
     return state
@@ -158,7 +157,7 @@ def _sums_suffice(alignment: Alignment, failing: Sequence[str], clock: Clock) ->
         alignment.implementation,
     )
     own = {op.result.name: op for op in alignment.implementation.ops}
-    for op in decompose(composed.implementation).ops:
+    for op in composed.implementation.ops:
         clock.check()
         views = apply(state, op, [state.views[x.name] for x in op.operands])
         state.views.update((v.name, view) for v, view in zip(op.results, views, strict=True))

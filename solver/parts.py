@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from shardproof.ir.module import Module, Op
-from shardproof.passes.decompose import CUSTOM_CALLS
+from shardproof.ir.module import Module
+from shardproof.passes.views import View
+from shardproof.solver.claims import claims
 from shardproof.solver.infer import OWN_TENSORS, Inferred
+from shardproof.solver.meaning import CUSTOM
 from shardproof.solver.placement import describe
 from shardproof.solver.prove import Proof
-from shardproof.solver.relation import BASE, Relation
+from shardproof.solver.relation import Relation
+from shardproof.solver.sweep import Swept
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Place, Verdict
 
 if TYPE_CHECKING:
     from shardproof.solver.locate import Finding
 
+READERS: Final = 3
+"""How many operators after a value that blocks the proof are looked at for a lemma."""
 PER_RANK_TEXT: Final = "rank by rank, as in the reference"
 
 
@@ -61,45 +66,8 @@ def layout_assumptions(
 
 
 def assumptions_of(proof: Proof, reference: Module, implementation: Module) -> tuple[Assumption, ...]:
-    found = [
-        Assumption(kind, text.replace(BASE, ""), value)
-        for (kind, text), value in proof.store.assumptions.items()
-    ]
-    known = _known(proof)
-    for module in (reference, implementation):
-        for op in _needed(module):
-            if op.opcode in ("custom_call", "opaque") and op.result.name not in known:
-                name = op.attrs.get("target") or op.attrs.get("name")
-                claim = "is a function of its operands and attributes, the same on every rank"
-                found.append(Assumption("opaque_function", f"`{_short(str(name))}` {claim}", op.result.name))
-    unique = {(a.kind, a.text): a for a in reversed(found)}
-    return tuple(reversed(unique.values()))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _needed(module: Module) -> list[Op]:
-    """The operators that some output depends on."""
-    wanted = {o.value.name for o in module.outputs}
-    needed = []
-    for op in reversed(module.ops):
-        if any(v.name in wanted for v in op.results):
-            wanted.update(v.name for v in op.operands)
-            needed.append(op)
-    return needed[::-1]
-
-
-def _known(proof: Proof) -> set[str]:
-    """Values of composite operators that were written out, and operators that became fresh values."""
-    written = {
-        op.result.name
-        for module in (proof.composed.reference, proof.composed.implementation)
-        for op in module.ops
-        if op.opcode == "custom_call" and op.attrs["target"] in CUSTOM_CALLS
-    }
-    return written | set(proof.reference.opaque) | set(proof.implementation.opaque)
+    swept = Swept(proof.reference, proof.implementation, proof.expected)
+    return claims(proof.store, proof.composed, swept, reference, implementation)
 
 
 def warnings_of(reference: Module, implementation: Module) -> tuple[str, ...] | None:
@@ -110,7 +78,25 @@ def what_blocks(proof: Proof, finding: Finding | None) -> tuple[Blocked, ...]:
     if finding is None:
         return tuple(Blocked(n) for n, ok in proof.proved.items() if not ok)
     reason = proof.implementation.opaque.get(finding.value.name)
+    from shardproof.solver.closest import closest_lemma
+
+    foreign = reason is not None or finding.op.opcode in CUSTOM
+    near = None if foreign else closest_lemma(proof, _around(proof, finding.value.name))
+    if near is not None:
+        return (Blocked(finding.value.name, near.lemma, near.reason),)
     return (Blocked(finding.value.name, failed_condition=reason or finding.found),)
+
+
+def _around(proof: Proof, name: str) -> list[View]:
+    """A value, those that read it over a few operators, and what its outputs should be."""
+    names = {name: 0}
+    for op in proof.composed.implementation.ops:
+        depth = min((names[x.name] for x in op.operands if x.name in names), default=READERS)
+        if depth < READERS:
+            names.update((v.name, depth + 1) for v in op.results if v.name not in names)
+    open_ = [o.value.name for o in proof.composed.expected.outputs if not proof.proved[o.name]]
+    views = proof.implementation.views
+    return [*(views[n] for n in names), *(proof.expected.views[n] for n in open_)]
 
 
 def has_no_meaning(proof: Proof, finding: Finding | None) -> bool:

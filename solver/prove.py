@@ -14,6 +14,7 @@ from shardproof.solver.sweep import equal as equal
 from shardproof.solver.sweep import stacked as stacked
 
 if TYPE_CHECKING:
+    from shardproof.lemmas.terms import Lemma
     from shardproof.solver.install import Instance
     from shardproof.solver.rewriting import Rules, Search
 
@@ -69,8 +70,9 @@ class Proof:
     """Both programs normalised; `proved` holds, per implementation output, whether it is as expected.
 
     `uneven` are reference outputs that its own ranks do not agree on. `instances` are the lemmas used, in
-    order; the last ones, of no class, were found after the programs were normalised. `bounds` are the
-    ranges of integer inputs that were assumed.
+    order: those of the sweep, then those of `later`, which name no class. These make the expected term of an
+    output (`sweep.sides`) into its own, step by step (`stepping.proved`); `lemmas` has them by
+    name. `bounds` are the ranges of integer inputs that were assumed.
     """
 
     store: Store
@@ -83,10 +85,13 @@ class Proof:
     attempt: Attempt = PLAIN
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     search: Search | None = None
+    later: dict[str, tuple[Instance, ...]] = field(default_factory=dict)
+    lemmas: Mapping[str, Lemma] = field(default_factory=dict)
 
     @property
     def instances(self) -> list[Instance]:
-        return self.search.instances if self.search is not None else []
+        own = self.search.instances if self.search is not None else []
+        return [*own, *(i for more in self.later.values() for i in more)]
 
     @property
     def complete(self) -> bool:

@@ -7,15 +7,18 @@ tensors by ordinary operators, so proof and replay run on the same three modules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from shardproof.ir.module import Input, Module, Op, Output, Value
 from shardproof.ir.types import Mesh, TensorType
 from shardproof.solver.layout import Cutter, chosen_axes
 from shardproof.solver.steps import Layout, RelationError, Step, show
-
-BASE = "base "
+from shardproof.solver.sweep import BASE as BASE
+from shardproof.solver.sweep import OF as OF
+from shardproof.solver.sweep import Composed as Composed
+from shardproof.solver.sweep import Layouts
+from shardproof.solver.sweep import joined as joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +64,6 @@ class Relation:
     unused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """Both programs over the base tensors, and what every rank must hold.
-
-    `expected` runs on the implementation's mesh; its inputs are the reference's outputs by name, with
-    a leading dim of reference ranks when there are several, its outputs are named like the
-    implementation's. `ranges` are by base tensor. `even` are the outputs of a distributed
-    reference that its ranks must agree on.
-    """
-
-    reference: Module
-    implementation: Module
-    expected: Module
-    ranges: Mapping[str, tuple[int, int]]
-    even: frozenset[str] = frozenset()
-
-
 def compose(reference: Module, implementation: Module, relation: Relation) -> Composed:
     """The programs that a relation makes of two modules; RelationError when a layout does not fit."""
     bases, reference_ops = _bases(reference, implementation, relation)
@@ -106,27 +92,21 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
             v = cutter.op("convert", (v,), own.value.type)
         cutter.define(own.value, v)
     base_inputs = tuple(Input(v, n) for n, v in enumerate(bases.values()))
+    free = tuple(Input(v, n) for n, v in enumerate(unused, len(base_inputs)))
     expected, summed = _expected(reference, implementation, relation)
-    return Composed(
-        replace(
-            reference,
-            inputs=base_inputs,
-            ops=(*reference_ops, *reference.ops),
-            outputs=tuple(Output(o.name, o.value) for o in reference.outputs),
-        ),
-        replace(
-            implementation,
-            inputs=(
-                *base_inputs,
-                *(Input(v, n) for n, v in enumerate(unused, len(base_inputs))),
-            ),
-            ops=(*cutter.ops, *implementation.ops, *summed.ops),
-            outputs=summed.outputs,
-        ),
-        expected,
-        {BASE + name: r for name, r in relation.ranges.items()},
-        _even(reference, relation),
+    layouts = Layouts(
+        _layout("reference layout", reference, base_inputs, reference_ops),
+        _layout("layout", implementation, (*base_inputs, *free), cutter.ops),
+        summed,
     )
+    ranges = {BASE + name: r for name, r in relation.ranges.items()}
+    return joined(reference, implementation, layouts, expected, ranges, _even(reference, relation))
+
+
+def _layout(name: str, program: Module, inputs: tuple[Input, ...], ops: Sequence[Op]) -> Module:
+    """The program that makes the inputs of another of base tensors."""
+    made = tuple(Output(i.name, i.value) for i in program.inputs)
+    return Module(name, program.mesh, inputs, tuple(ops), made)
 
 
 def _even(reference: Module, relation: Relation) -> frozenset[str]:
@@ -282,7 +262,7 @@ def _expected(reference: Module, implementation: Module, relation: Relation) -> 
     for out in reference.outputs:
         shape = out.value.type.shape
         whole = (ranks, *shape) if ranks > 1 else shape
-        inputs[out.name] = Value(out.name + "@", TensorType(out.value.type.dtype, whole))
+        inputs[out.name] = Value(out.name + OF, TensorType(out.value.type.dtype, whole))
     wholes: dict[str, Value] = {}
     wanted: list[Output] = []
     found: list[Output] = []
@@ -294,7 +274,7 @@ def _expected(reference: Module, implementation: Module, relation: Relation) -> 
         if source not in inputs:
             raise RelationError(f"output `{own.name}`: the reference has no output `{source}`")
         if source not in wholes:
-            wholes[source] = _whole_output(
+            wholes[source] = whole_output(
                 cutter,
                 inputs[source],
                 relation.reference_outputs.get(source, REPLICATE),
@@ -324,10 +304,12 @@ def _expected(reference: Module, implementation: Module, relation: Relation) -> 
         tuple(cutter.ops),
         tuple(wanted),
     )
-    return expected, Module("summed", implementation.mesh, (), tuple(after.ops), tuple(found))
+    held = {o.value.name: o.value for o in implementation.outputs if o.name in relation.outputs}
+    returned = tuple(Input(v, n) for n, v in enumerate(held.values()))
+    return expected, Module("summed", implementation.mesh, returned, tuple(after.ops), tuple(found))
 
 
-def _whole_output(cutter: Cutter, v: Value, spec: Spec, own: Mesh, other: Mesh) -> Value:
+def whole_output(cutter: Cutter, v: Value, spec: Spec, own: Mesh, other: Mesh) -> Value:
     """The whole output of a distributed reference from its ranks' parts (leading dim)."""
     if own.size == 1:
         return v

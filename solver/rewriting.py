@@ -67,13 +67,13 @@ class Search:
         for pattern in patterns:
             if pattern.lemma.name in self.under:
                 continue
-            for instance in self._proposals(pattern, cls):
+            for instance in self.proposals(pattern, cls):
                 done = self._installed(pattern, instance)
                 if done is not None:
                     return done
         return None
 
-    def _proposals(self, pattern: Pattern, cls: int) -> Iterator[Instance]:
+    def proposals(self, pattern: Pattern, cls: int) -> Iterator[Instance]:
         """Instances that may hold; nothing that the matching made is kept."""
         store = self.store
         heads = {store.classes[t.cls].op for t in store.classes[cls].operands}

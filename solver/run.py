@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.solver.prove import Clock
-from shardproof.solver.verdict import Result, Stats, Verdict
+from shardproof.solver.verdict import Assumption, Result, Stats, Verdict
 
 Progress = Callable[[str, float], None]
 
@@ -28,6 +28,8 @@ class Check:
     instructions: int = 0
     classes: int = 0
     names: tuple[str, str] = ("", "")
+    defines: tuple[Assumption, ...] = ()
+    certificate: str | Path | None = None
     _last: float = field(default_factory=time.perf_counter)
 
     def phase(self, name: str, fraction: float) -> None:

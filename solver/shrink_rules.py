@@ -375,15 +375,6 @@ def _all_to_all(site: Site) -> None:
             unify(x, y)
 
 
-def _custom_call(site: Site) -> None:
-    if site.attr("target") != "AwsNeuronRmsNorm" or len(site.operands[1]) != 1:
-        fix_all(site)
-        return
-    dim = int(site.attr("config"))
-    _same(site.operands[0], site.results[0])
-    unify(site.operands[1][0], site.operands[0][dim])
-
-
 RULES: Final[Mapping[str, Rule]] = {
     "constant": _constant,
     "iota": lambda site: None,
@@ -406,7 +397,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "scatter": _scatter,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "custom_call": _custom_call,
     "all_reduce": pointwise,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

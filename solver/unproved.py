@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from shardproof.ir.module import Module
+from shardproof.solver.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
 from shardproof.solver.infer import Inferred
 from shardproof.solver.locate import Finding, locate
+from shardproof.solver.meaning import CUSTOM, target_of
 from shardproof.solver.parts import (
     assumptions_of,
     has_no_meaning,
@@ -53,6 +55,8 @@ def unproved(
         "assumptions": (
             *layout_assumptions(layouts, inferred, reference),
             *assumptions_of(proof, reference, implementation),
+            *lemma_assumptions(proof),
+            *check.defines,
         ),
         "inferred_relation": layouts or None,
         "findings": warnings_of(reference, implementation),
@@ -76,7 +80,11 @@ def unproved(
         return unknown(check, code, text, blocked=what_blocks(proof, finding), **common)
     help_, notes = [], []
     if finding is not None:
-        help_.append(f"write a lemma for it, or accept the value with --assume {finding.value.name}")
+        what = "a lemma for it"
+        if finding.op.opcode in CUSTOM:
+            what = f"a definition of `{target_of(finding.op)}`"
+        accept = f"accept the value with --assume {finding.value.name}"
+        help_.append(f"write {what} (docs/lemmas.md, --lemmas FILE), or {accept}")
     if replayed.reason is not None:
         notes.append(f"replay gave no answer: {replayed.reason}")
     code = "U03" if has_no_meaning(proof, finding) else "U02"

@@ -31,6 +31,7 @@ ASSUMPTION_KINDS: Final[dict[str, str]] = {
     "group_guess": "replica groups belong to the mesh axis stated, although the file does not say so",
     "constant_guess": "a constant that the file does not contain has the value stated",
     "assume_lemma": "a lemma was used that holds only under the side condition stated",
+    "user_define": "a custom operator means what the definition given for it says",
 }
 """The closed list of assumption kinds, with what each one claims."""
 
@@ -108,6 +109,19 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
+class LemmaUse:
+    """A lemma of a proof: its status, how often it rewrote a class, and how often the outputs needed that.
+
+    The status is `proved`, `tested` or `assumed`. `needed` is an estimate.
+    """
+
+    name: str
+    status: str
+    fired: int
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Seconds by phase, instructions of both programs, and classes of equal values."""
 
@@ -171,7 +185,7 @@ class Result:
     tested_equal: int | None = None
     findings: tuple[str, ...] | None = None
     repair: str | None = None
-    lemmas: tuple[str, ...] | None = None
+    lemmas: tuple[LemmaUse, ...] | None = None
     certificate: str | None = None
     cached: bool | None = None
     stats: Stats = field(default_factory=Stats)

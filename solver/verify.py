@@ -11,8 +11,13 @@ from shardproof.ir.module import Module, ModuleError
 from shardproof.passes.fold_ranks import Divergent
 from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver import relation_file
-from shardproof.solver.attempts import by_lemmas, theory_of, without_lemmas
+from shardproof.solver.attempts import Inconsistent, by_lemmas, theory_of, without_lemmas
+from shardproof.solver.certificate import CertificateError
+from shardproof.solver.certificate_file import write
+from shardproof.solver.certify import lemma_assumptions, rechecked
+from shardproof.solver.claims import unique
 from shardproof.solver.infer import Inferred, infer
+from shardproof.solver.meaning import meant
 from shardproof.solver.parts import (
     assumptions_of,
     layout_assumptions,
@@ -27,7 +32,7 @@ from shardproof.solver.prove import Clock, Proof, TimeUp
 from shardproof.solver.refute import Replayed, replay
 from shardproof.solver.relation import PER_RANK, compose
 from shardproof.solver.run import Check, Progress, unknown
-from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Result, Verdict
+from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Result, Verdict
 
 STRICT: Final = frozenset(
     {"inferred_relation", "group_guess", "constant_guess", "tested_lemma", "user_assumed"}
@@ -47,6 +52,7 @@ def verify(
     assume: Sequence[str] = (),
     save_relation: str | Path | None = None,
     lemmas: Sequence[str | Path] = (),
+    certificate: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
@@ -56,14 +62,15 @@ def verify(
     `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
     names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
-    beyond the library (docs/lemmas.md). Raises ModuleError for files that can't be
-    read, RelationError for relations that don't fit.
+    beyond the library (docs/lemmas.md). `certificate` is where a `verified` writes its certificate. Raises
+    ModuleError for files that can't be read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
         raise ModuleError(f"outputs is `natural` or `any`, not `{outputs}`")
     check = Check(
         strict, assume, outputs, Clock(timeout), progress or (lambda name, fraction: None), tuple(lemmas)
     )
+    check.certificate = certificate
     check.phase("read", 0.0)
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
     wanted = mesh_of(mesh) or declared.mesh
@@ -77,6 +84,7 @@ def verify(
     second = mesh_axes(second, sized(wanted, second, "implementation"))
     check.names = called(reference, first), called(implementation, second)
     check.instructions = len(first.ops) + len(second.ops)
+    first, second = _written_out(check, first, second)
     check.done("read")
     check.phase("relation", 0.1)
     inferred = infer(first, second, relation_file.resolve(declared, first, second))
@@ -95,6 +103,13 @@ def verify(
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 
+def _written_out(check: Check, reference: Module, implementation: Module) -> list[Module]:
+    """Both programs with the meaning of their custom operators."""
+    both = meant((reference, implementation), check.lemmas)
+    check.defines = unique(a for m in both for a in m.assumptions)
+    return [m.module for m in both]
+
+
 def _check(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
     relation = inferred.relation
     if inferred.gaps:
@@ -111,7 +126,11 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
         if replayed.difference is None:
             check.phase("lemmas", 0.4)
             theory = theory_of(check.lemmas)
-            proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
+            try:
+                proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
+            except Inconsistent:
+                text = "lemmas and assumptions make two different numbers equal: nothing is proved"
+                return unknown(check, "U13", text)
     extra: tuple[Assumption, ...] = ()
     placements = {
         o.name: "rank by rank"
@@ -121,12 +140,20 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
         if o.name in relation.outputs
     }
     if not proof.complete and (check.assume or check.outputs == "any"):
-        from shardproof.solver.options import accept_any, assume
+        from shardproof.solver.options import accept_any, assume, read_so
 
         if check.assume:
-            extra = assume(check.assume, proof, relation, reference, implementation)
-        if check.outputs == "any":
-            accept_any(proof, implementation, placements)
+            proof, extra = assume(check.assume, proof, relation, reference, implementation, check.clock)
+        if check.outputs == "any" and not proof.complete:
+            readings = accept_any(proof, implementation)
+            placements |= {name: str(reading) for name, reading in readings.items()}
+            if readings:
+                proof = read_so(proof, readings, reference, implementation, check.clock)
+    wrong = _false_lemma(proof)
+    if wrong is not None:
+        own = (relation.sources.get("output " + name, name) for name in proof.proved)
+        outputs = tuple(OutputVerdict(name, "not checked", Verdict.UNKNOWN) for name in own)
+        return unknown(check, "U12", wrong, outputs=outputs)
     if proof.complete:
         return _verified(check, proof, inferred, reference, implementation, placements, extra)
     if proof.uneven and all(proof.proved.values()):
@@ -136,6 +163,22 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     from shardproof.solver.unproved import unproved
 
     return unproved(check, proof, inferred, reference, implementation, placements, replayed)
+
+
+def _false_lemma(proof: Proof) -> str | None:
+    if not proof.instances:
+        return None
+    from shardproof.solver.usage import false_lemma
+
+    return false_lemma(proof)
+
+
+def _used(proof: Proof) -> tuple[LemmaUse, ...] | None:
+    if not proof.instances:
+        return None
+    from shardproof.solver.usage import used
+
+    return used(proof)
 
 
 def _verified(
@@ -151,8 +194,27 @@ def _verified(
     assumptions = (
         *layout_assumptions(layouts, inferred, reference),
         *assumptions_of(proof, reference, implementation),
+        *lemma_assumptions(proof),
+        *check.defines,
         *extra,
     )
+    check.phase("recheck", 0.9)
+    try:
+        certificate = rechecked(
+            proof,
+            reference,
+            implementation,
+            [
+                (name, inferred.relation.sources.get("output " + name, name), placements.get(name, ""))
+                for name in proof.proved
+            ],
+            assumptions,
+            check.defines,
+            check.clock,
+        )
+    except CertificateError as e:
+        return unknown(check, "U11", f"the proof does not hold when it is checked again: {e}")
+    check.done("recheck")
     own, other = check.names
     result = Result(
         verdict=Verdict.VERIFIED,
@@ -161,9 +223,11 @@ def _verified(
         unchecked_outputs=unchecked(inferred.relation, implementation),
         assumptions=assumptions,
         inferred_relation=layouts or None,
+        lemmas=_used(proof),
         stats=check.stats(),
         message=f"{other} refines {own}",
         findings=warnings_of(reference, implementation),
+        lemma_count=len(theory_of(check.lemmas).library.lemmas) if proof.instances else None,
     )
     if check.strict and (layouts or any(a.kind in STRICT for a in assumptions)):
         why = "an inferred layout" if layouts else "a guess"
@@ -174,7 +238,10 @@ def _verified(
             message=f"proved, but it rests on {why}, which --strict does not accept",
             help=("declare the layouts in a relation file (--save-relation writes one to review)",),
         )
-    return result
+    if check.certificate is None:
+        return result
+    write(certificate, check.certificate)
+    return replace(result, certificate=str(check.certificate))
 
 
 def _no_relation(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:

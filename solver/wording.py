@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from shardproof.solver.verdict import Assumption, OutputVerdict, Place, Result, Verdict
+from shardproof.solver.verdict import Assumption, LemmaUse, OutputVerdict, Place, Result, Verdict
 
 Span = tuple[str, str]
 """Text without line breaks, and its style in Rich's words ("" for plain)."""
@@ -102,8 +102,8 @@ def _verified(result: Result, verbose: bool) -> list[Line]:
         lines += _entries("inferred", _layouts(result.inferred_relation, verbose))
     if result.lemmas:
         total = "" if result.lemma_count is None else f" of {result.lemma_count}"
-        used = ", ".join(result.lemmas) if verbose else f"{len(result.lemmas)}{total} lemmas (--verbose)"
-        lines.append(_entry("used", used))
+        shown = [_use(lemma) for lemma in result.lemmas]
+        lines += _entries("used", shown if verbose else [f"{len(shown)}{total} lemmas (--verbose)"])
     assumed = _assumed(result, verbose) or ["nothing else" if result.inferred_relation else "nothing"]
     lines += _entries("assumes", assumed)
     if result.unchecked_outputs:
@@ -152,6 +152,12 @@ def _quoted(number: int, source: str, verdict: Verdict) -> list[Line]:
     return [((gutter, "cyan"), (text, "")), ((under, "cyan"), (f"^^^ {what}", _STYLE[verdict]))]
 
 
+def _use(lemma: LemmaUse) -> str:
+    """A lemma, how it is known, and how often it fired."""
+    times = "once" if lemma.fired == 1 else f"{lemma.fired} times"
+    return f"{lemma.name} ({lemma.status}), fired {times}, needed {lemma.needed}"
+
+
 def _failed(result: Result, verbose: bool) -> list[Line]:
     lines: list[Line] = []
     if result.expected is not None:
@@ -179,9 +185,11 @@ def _failed(result: Result, verbose: bool) -> list[Line]:
     blocked = result.blocked or ()
     for item in blocked if verbose else blocked[:_SHORT_LIST]:
         reason = f": {item.failed_condition}" if item.failed_condition not in (None, result.found) else ""
-        lines.append(_note("blocked", f"`{item.value}`{reason}"))
-        if item.closest_lemma is not None:
-            lines.append(_note("closest", item.closest_lemma))
+        if item.closest_lemma is None:
+            lines.append(_note("blocked", f"`{item.value}`{reason}"))
+        else:
+            lines.append(_note("blocked", f"`{item.value}`"))
+            lines.append(_note("closest", item.closest_lemma + reason))
     if len(blocked) > _SHORT_LIST and not verbose:
         lines.append(_note("blocked", f"{len(blocked) - _SHORT_LIST} more (--verbose)"))
     if result.inferred_relation:

@@ -1,4 +1,4 @@
-"""The command line: `shardproof verify`, `inspect` and `explain`.
+"""The command line: `shardproof verify`, `inspect`, `explain`, `lemma` and `cert`.
 
 Exit codes: 0 verified, 1 refuted, 2 unknown, 3 bad input or usage, 4 internal error, 130 interrupted.
 """
@@ -14,7 +14,17 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from shardproof import __version__
-from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail, guarded, reason
+from shardproof.tools import cert_command, lemma_command
+from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail, guarded
+from shardproof.tools.options import (
+    Format,
+    FormatOption,
+    LemmasOption,
+    OutputOption,
+    VerboseOption,
+    check_writable,
+    emit,
+)
 from shardproof.tools.report import tolerate_any_character, write_stdout
 
 EXIT_CODES: Final = {"verified": 0, "refuted": 1, "unknown": 2}
@@ -26,13 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Format(StrEnum):
-    """How a command writes what it found."""
-
-    TEXT = "text"
-    JSON = "json"
+app.add_typer(lemma_command.app)
+app.add_typer(cert_command.app)
 
 
 class Placement(StrEnum):
@@ -40,15 +45,6 @@ class Placement(StrEnum):
 
     NATURAL = "natural"
     ANY = "any"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="How to write the answer.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the answer to FILE.")
-]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", help="List everything; show the traceback of an internal error.")
-]
 
 
 def _show_version(wanted: bool) -> None:
@@ -94,6 +90,10 @@ def verify(
         list[str] | None,
         typer.Option(metavar="VALUE", help="Take this value as right and list it (repeatable)."),
     ] = None,
+    lemmas: LemmasOption = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the certificate of a proof to FILE.")
+    ] = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
     timeout: Annotated[
@@ -107,9 +107,10 @@ def verify(
     """
 
     def run() -> int:
-        inputs = [reference, *implementation, *([relation] if relation is not None else [])]
-        _check_writable(output, inputs)
-        _check_writable(save_relation, inputs)
+        inputs = [reference, *implementation, *([relation] if relation is not None else []), *(lemmas or [])]
+        check_writable(output, inputs)
+        check_writable(save_relation, inputs)
+        check_writable(certificate, inputs)
         if timeout is not None and not 0 < timeout < float("inf"):
             raise UsageProblem(f"--timeout needs a positive number of seconds, found {timeout:g}")
         axes = None if mesh is None else parse_mesh(mesh)
@@ -127,15 +128,17 @@ def verify(
                 strict=strict,
                 assume=tuple(assume or ()),
                 save_relation=save_relation,
+                lemmas=tuple(lemmas or ()),
+                certificate=certificate,
                 progress=bar.report,
             )
         from shardproof.tools.report import report, wants_color
 
         if format is Format.JSON:
-            _emit(result.to_json() + "\n", output)
+            emit(result.to_json() + "\n", output)
         else:
             color = output is None and wants_color(sys.stdout)
-            _emit(report(result, color=color, verbose=verbose), output)
+            emit(report(result, color=color, verbose=verbose), output)
         return EXIT_CODES[result.verdict.value]
 
     return guarded(run, json=format is Format.JSON, verbose=verbose)
@@ -151,13 +154,13 @@ def inspect(
     """Show a program's mesh, inputs, outputs, collectives and IR text."""
 
     def run() -> int:
-        _check_writable(output, [file])
+        check_writable(output, [file])
         from shardproof.frontends.load import load
         from shardproof.tools.inspection import inspection_json, inspection_text
 
         module = load(file)
         text = inspection_json(module) + "\n" if format is Format.JSON else inspection_text(module)
-        _emit(text, output)
+        emit(text, output)
         return 0
 
     return guarded(run, json=format is Format.JSON, verbose=verbose)
@@ -200,26 +203,6 @@ def parse_mesh(text: str) -> dict[str, int]:
             raise UsageProblem(f"--mesh names the axis `{name}` twice")
         axes[name] = int(size)
     return axes
-
-
-def _check_writable(target: Path | None, inputs: Sequence[Path]) -> None:
-    if target is None:
-        return
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        why = "it is a folder" if target.is_dir() else "its folder does not exist"
-        raise UsageProblem(f"cannot write {target}: {why}")
-    if any(source.exists() and target.exists() and target.samefile(source) for source in inputs):
-        raise UsageProblem(f"cannot write {target}: it is one of the inputs")
-
-
-def _emit(text: str, output: Path | None) -> None:
-    if output is None:
-        write_stdout(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageProblem(f"cannot write {output}: {reason(error)}") from error
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

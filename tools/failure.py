@@ -56,6 +56,9 @@ def _failure(error: Exception, json: bool, verbose: bool) -> int:
 
     if isinstance(error, ModuleError):
         return fail(_code_of(error), str(error), json)
+    lemmas = sys.modules.get("shardproof.lemmas.errors")
+    if lemmas is not None and isinstance(error, lemmas.LemmaError):
+        return fail("E06", str(error), json)
     if isinstance(error, OSError) and error.filename is not None:
         return fail("E01", f"cannot read {error.filename}: {reason(error)}", json)
     if verbose:

@@ -24,6 +24,11 @@ _KNOWN: Final = frozenset({"AwsNeuronRmsNorm"})
 _PLAIN_ATTRS: Final = frozenset({"custom_call_target", "backend_config", "custom_call_has_side_effect"})
 
 
+def unknown_call(target: str) -> str:
+    """How a warning begins that says that custom calls of this target have no known meaning."""
+    return f"custom call '{target}' ("
+
+
 def lower_custom_call(state: Lowering, op: HloInstruction, operands: list[Bound], prefix: str) -> Bound:
     """A custom call by its target; one without a known meaning is kept and named in the warnings."""
     target: str = attribute(op, "custom_call_target")
@@ -52,7 +57,7 @@ def lower_custom_call(state: Lowering, op: HloInstruction, operands: list[Bound]
     attrs = {"target": target, "config": config}
     if target not in _KNOWN:
         effect = ", which has a side effect," if op.attrs.get("custom_call_has_side_effect") else ""
-        state.warn(f"custom call '{target}' ({op.name}){effect} has no known meaning: kept opaque")
+        state.warn(f"{unknown_call(target)}{op.name}){effect} has no known meaning: kept opaque")
     types = shapes_of(op)
     if not types:
         return shaped_like(op.shape, [])

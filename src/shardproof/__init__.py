@@ -34,6 +34,7 @@ def verify(
     mesh: str | Mapping[str, int] | None = None,
     outputs: Literal["natural", "any"] = "natural",
     timeout: float | None = None,
+    lemmas: Sequence[str | Path] = (),
 ) -> Result:
     """Prove or refute that `implementation` computes the same outputs as `reference`.
 
@@ -42,12 +43,22 @@ def verify(
     is inferred, and the result says so. `mesh` names the axes, as "dp=2,tp=4" or a mapping. `outputs`
     is the placement an output without declaration must have: "natural" (equal on every rank, or
     contiguous shards in rank order) or "any". `timeout` is in seconds; reaching it gives `unknown`.
+    `lemmas` are files with lemmas and definitions beyond the library (docs/lemmas.md).
 
-    Raises `shardproof.ir.module.ModuleError` (a ValueError) when a program or relation is not valid.
+    Raises `shardproof.ir.module.ModuleError` (a ValueError) when a program or relation is not valid, and
+    `shardproof.lemmas.errors.LemmaError` (a ValueError) for a lemma file that is not.
     """
     from shardproof.solver.verify import verify as run
 
-    return run(reference, implementation, relation=relation, mesh=mesh, outputs=outputs, timeout=timeout)
+    return run(
+        reference,
+        implementation,
+        relation=relation,
+        mesh=mesh,
+        outputs=outputs,
+        timeout=timeout,
+        lemmas=lemmas,
+    )
 
 
 def __getattr__(name: str) -> Any:

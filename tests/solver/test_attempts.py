@@ -118,6 +118,49 @@ def test_long_chains_that_differ_end() -> None:
     assert time.monotonic() - start < 60
 
 
+FACTORS = """module "factors" mesh() {
+  %x = input(0) : f32[4]
+  %y = input(1) : f32[4]
+  %p = add(%x, %y) : f32[4]
+  %q = subtract(%x, %y) : f32[4]
+  %r = multiply(%p, %q) : f32[4]
+  output "y" = %r
+}
+"""
+SQUARES = """module "squares" mesh() {
+  %x = input(0) : f32[4]
+  %y = input(1) : f32[4]
+  %p = multiply(%x, %x) : f32[4]
+  %q = multiply(%y, %y) : f32[4]
+  %r = subtract(%p, %q) : f32[4]
+  output "y" = %r
+}
+"""
+
+
+def test_what_no_direction_proves_is_searched() -> None:
+    factors, squares = parse(FACTORS, source="test"), parse(SQUARES, source="test")
+    for a, b in ((factors, squares), (squares, factors)):
+        result = shardproof.verify(a, b)
+        assert (result.verdict, result.code) == ("verified", "V01"), result.text()
+        assert [use.name for use in result.lemmas or ()] == ["product_over_addition"]
+    wrong = parse(SQUARES.replace("subtract", "add"), source="test")
+    assert shardproof.verify(factors, wrong).verdict == "refuted"
+
+
+def test_lemmas_that_contradict_each_other_prove_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.lemma"
+    text = 'lemma one "False." sin(x)*sin(x) <=> 1\nlemma two "False." sin(x)*sin(x) <=> 2\n'
+    file.write_text(text, encoding="utf-8")
+    sine = SQUARES.replace("multiply(%y, %y)", "sine(%y)").replace("multiply(%x, %x)", "sine(%x)")
+    squared = sine.replace("subtract(%p, %q)", "multiply(%p, %p)").replace("%q = sine(%y) : f32[4]\n", "")
+    other = squared.replace("%r = multiply(%p, %p)", "%s = multiply(%p, %p)").replace(
+        'output "y" = %r', '%r = add(%s, %s) : f32[4]\n  output "y" = %r'
+    )
+    result = shardproof.verify(parse(squared, source="a"), parse(other, source="b"), lemmas=[file])
+    assert result.verdict != "verified", result.text()
+
+
 def test_patterns_of_one_text_are_independent_of_its_order() -> None:
     text = ["a: exp(x + y) => exp(x)*exp(y)", "b: log(x*y) => log(x) + log(y) when x > 0, y > 0"]
     one, other = rules("\n".join(text)), rules("\n".join(reversed(text)))

@@ -35,6 +35,7 @@ def test_exit_code_is_the_verdict(solver: Solver, capsys: Capture, result: objec
 def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
     saved = tmp_path / "saved.toml"
     line = ["verify", "a.pb", "b.pb", "--mesh", "dp=2,tp=4", "--relation", "r.toml", "--outputs", "any"]
+    line += ["--lemmas", "a.lemma", "--lemmas", "b.lemma"]
     line += ["--save-relation", str(saved), "--strict", "--assume", "x", "--assume", "y", "--timeout", "2.5"]
     assert run(line) == 0
     assert solver.programs == (Path("a.pb"), Path("b.pb"))
@@ -48,6 +49,7 @@ def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
         "strict": True,
         "assume": ("x", "y"),
         "save_relation": saved,
+        "lemmas": (Path("a.lemma"), Path("b.lemma")),
     }
 
 
@@ -63,6 +65,7 @@ def test_defaults(solver: Solver) -> None:
         "strict": False,
         "assume": (),
         "save_relation": None,
+        "lemmas": (),
     }
 
 

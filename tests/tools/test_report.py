@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 from rich.text import Text
 
-from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Verdict
+from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Verdict
 from shardproof.tools.report import report, source_line
 
 from .conftest import refuted, unknown, verified
@@ -39,7 +39,7 @@ def test_verified_under_a_declared_relation() -> None:
             Assumption("user_assumed", "--assume y", "y"),
         ),
         unchecked_outputs=("debug",),
-        lemmas=("sum_of_products",),
+        lemmas=(LemmaUse("sum_of_products", "proved", 2, 1),),
         lemma_count=61,
     )
     assert report(result) == shown("""
@@ -105,8 +105,8 @@ def test_unknown() -> None:
         unknown[U02]: nothing relates `cumsum.9` across a split of its own dim
           --> moe_ep.py:52
           = blocks          1 of 2 outputs: y
-          = blocked         `cumsum.9`: needs `k not in x`, but x varies over k
-          = closest         cumsum_of_shards
+          = blocked         `cumsum.9`
+          = closest         cumsum_of_shards: needs `k not in x`, but x varies over k
           = tested          200 inputs, no difference (not a proof)
           = help            declare it in a relation file or accept it with --assume cumsum.9
     """)

@@ -1,0 +1,65 @@
+"""The assumptions that a proof leans on, from the proof itself: what a certificate may not leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from hashlib import sha256
+
+from shardproof.ir.module import Module
+from shardproof.lemmas.printer import show
+from shardproof.lemmas.terms import Lemma, Statement
+from shardproof.passes.classes import Store
+from shardproof.solver.meaning import needed_ops
+from shardproof.solver.sweep import BASE, Composed, Swept
+from shardproof.solver.verdict import Assumption
+
+
+def fingerprint(statement: Statement) -> str:
+    """A hash of what a statement of the lemma language says, as it is printed."""
+    return sha256(show(statement).encode()).hexdigest()
+
+
+def claims(
+    store: Store, composed: Composed, swept: Swept, reference: Module, implementation: Module
+) -> tuple[Assumption, ...]:
+    """What the store assumed, and the operators of either program that are unknown functions."""
+    found = stored(store)
+    known = {*swept.reference.opaque, *swept.implementation.opaque}
+    for module in (reference, implementation):
+        for op in needed_ops(module):
+            if op.opcode in ("custom_call", "opaque") and op.result.name not in known:
+                name = op.attrs.get("target") or op.attrs.get("name")
+                claim = "is a function of its operands and attributes, the same on every rank"
+                found.append(Assumption("opaque_function", f"`{_short(str(name))}` {claim}", op.result.name))
+    return unique(found)
+
+
+def stored(store: Store, known: Collection[tuple[str, str]] = ()) -> list[Assumption]:
+    """What the store assumed beyond what is known."""
+    return [
+        Assumption(kind, text.replace(BASE, ""), value)
+        for (kind, text), value in store.assumptions.items()
+        if (kind, text) not in known
+    ]
+
+
+def lemma_claims(lemmas: Iterable[tuple[Lemma, bool]]) -> tuple[Assumption, ...]:
+    """Assumptions for lemmas that were used, each with whether it is proved."""
+    found = []
+    for lemma, proved in lemmas:
+        if lemma.assumed or not proved:
+            kind = "assume_lemma" if lemma.assumed else "tested_lemma"
+            found.append(Assumption(kind, f"`{lemma.name}`: {lemma.doc}", lemma.name))
+    return unique(found)
+
+
+def unique(found: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Each kind and text once, in order; the first of equal ones stays."""
+    kept: dict[tuple[str, str], Assumption] = {}
+    for a in found:
+        kept.setdefault((a.kind, a.text), a)
+    return tuple(kept.values())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,89 @@
+"""What docs/lemmas.md shows is what happens, and docs/lemma-library.md lists the library as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shardproof.lemmas.check import check as check_all
+from shardproof.lemmas.errors import LemmaError
+from shardproof.lemmas.load import load_files
+from shardproof.lemmas.parse import parse
+from shardproof.lemmas.printer import show
+from shardproof.lemmas.sources import shipped
+from shardproof.lemmas.typing import check
+from shardproof.tools.command_line import run
+from shardproof.tools.lemma_page import page
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TEXT = (DOCS / "lemmas.md").read_text(encoding="utf-8")
+LIBRARY = (DOCS / "lemma-library.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every file of the page, the current directory of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    work.mkdir()
+    found = re.findall(r"^`([\w.]+)`:\n\n```[\w ]*\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) >= 8
+    for name, text in found:
+        (work / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(work)
+    return work
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_commands_print_what_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = 0
+    for block in blocks("console"):
+        for part in block.split("$ shardproof ")[1:]:
+            command, _, shown = part.partition("\n")
+            run(command.split())
+            printed = [words(line) for line in capsys.readouterr().out.splitlines()]
+            for line in shown.splitlines():
+                assert any(p.startswith(words(line)) for p in printed), (command, line, printed)
+            commands += 1
+    assert commands >= 8
+
+
+@pytest.mark.parametrize("text", blocks("lemma"))
+def test_statements_are_accepted(text: str) -> None:
+    for statement in parse(text, "a.lemma"):
+        (found,) = check_all([check(statement)], prove=False)
+        assert found.status in ("tested", "defined"), found
+
+
+@pytest.mark.parametrize("text", blocks("lemma (?:rejected|false)"))
+def test_statements_are_rejected(text: str) -> None:
+    try:
+        statements = [check(s) for s in parse(text, "a.lemma")]
+    except LemmaError:
+        return
+    (found,) = check_all(statements, prove=False)
+    assert found.status == "false" and found.counterexample, found
+
+
+def test_every_rule_is_told() -> None:
+    assert re.findall(r"^\*\*L(\d+)\.", TEXT, flags=re.MULTILINE) == [str(n) for n in range(1, 14)]
+
+
+def test_the_page_of_the_library_is_up_to_date() -> None:
+    assert page() == LIBRARY, "write it again with `python -m shardproof.tools.lemma_page`"
+
+
+def test_the_page_has_every_statement() -> None:
+    library = load_files(shipped())
+    defines = [d for group in library.defines.values() for d in group]
+    for statement in (*library.lemmas.values(), *defines, *library.opaques.values()):
+        assert show(statement) in LIBRARY

@@ -1,0 +1,179 @@
+"""The command `shardproof cert check`: replays a certificate on the files that it speaks of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from shardproof import __version__
+from shardproof.tools.failure import guarded
+from shardproof.tools.options import (
+    Format,
+    FormatOption,
+    LemmasOption,
+    OutputOption,
+    VerboseOption,
+    check_writable,
+    emit,
+)
+
+if TYPE_CHECKING:
+    from shardproof.solver.certificate import Certificate, Claim
+
+REJECTED: Final = 1
+"""Exit code of a certificate that does not hold."""
+
+app = typer.Typer(
+    name="cert",
+    help="Check certificates.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def cert() -> None:
+    """Check certificates."""
+
+
+@app.command(short_help="Replay a certificate.")
+def check(
+    path: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The file that --certificate wrote.")],
+    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")],
+    implementation: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMPLEMENTATION...", help="The program to check; several files are its ranks, in order."
+        ),
+    ],
+    claim: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="Reject a certificate of any other claim.")
+    ] = None,
+    lemmas: LemmasOption = None,
+    format: FormatOption = Format.TEXT,
+    output: OutputOption = None,
+    verbose: VerboseOption = False,
+) -> int:
+    """Check that CERTIFICATE proves IMPLEMENTATION right, without any search; prints what it proves.
+
+    Exit codes: 0 valid, 1 rejected, 3 bad input or usage, 4 internal error.
+    """
+
+    def run() -> int:
+        files = [reference, *implementation]
+        check_writable(output, [path, *files, *(lemmas or [])])
+        from shardproof.solver.certificate import CertificateError
+        from shardproof.solver.certificate_file import from_bytes
+
+        content = path.read_bytes()
+        try:
+            certificate = from_bytes(content)
+            if claim is not None and certificate.stated != claim:
+                raise CertificateError(f"the certificate is for the claim {certificate.stated}")
+            shown = replayed(certificate, reference, implementation, lemmas or [])
+        except CertificateError as error:
+            answer = {"version": __version__, "valid": False, "reason": str(error)}
+            text = f"rejected: {error}\n"
+            emit(json.dumps(answer, indent=2) + "\n" if format is Format.JSON else text, output)
+            return REJECTED
+        if format is Format.JSON:
+            emit(json.dumps(_plain(certificate, shown, files), indent=2) + "\n", output)
+        else:
+            emit("\n".join(_lines(certificate, shown, files)) + "\n", output)
+        return 0
+
+    return guarded(run, json=format is Format.JSON, verbose=verbose)
+
+
+def replayed(
+    certificate: Certificate, reference: Path, implementation: Sequence[Path], lemmas: Sequence[Path]
+) -> Claim:
+    """What a certificate proves of these files. Raises CertificateError, or ModuleError for the files."""
+    from shardproof.passes.fold_ranks import Divergent
+    from shardproof.passes.mesh_axes import mesh_axes
+    from shardproof.solver.certificate import CertificateError
+    from shardproof.solver.claims import unique
+    from shardproof.solver.meaning import meant
+    from shardproof.solver.programs import read_implementation, read_program, sized
+    from shardproof.solver.recheck import check as recheck
+    from shardproof.solver.statuses import statuses_of
+
+    own, other = certificate.claim.meshes
+    try:
+        first = read_program(reference, own.size)
+        second = read_implementation([*implementation], other)
+    except Divergent as error:
+        raise CertificateError(str(error)) from None
+    first = mesh_axes(first, sized(own, first, "reference"))
+    second = mesh_axes(second, sized(other, second, "implementation"))
+    both = meant((first, second), lemmas)
+    library = {}
+    if certificate.lemmas:
+        from shardproof.lemmas.load import load
+
+        known = load(lemmas).lemmas
+        library = {use.name: known[use.name] for use in certificate.lemmas if use.name in known}
+    return recheck(
+        certificate,
+        both[0].module,
+        both[1].module,
+        library,
+        statuses_of(library.values()),
+        defines=unique(a for m in both for a in m.assumptions),
+    )
+
+
+def _lines(certificate: Certificate, claim: Claim, files: Sequence[Path]) -> Iterator[str]:
+    from shardproof.ir.text import to_text
+
+    names = ", ".join(f.name for f in files[1:])
+    yield f"valid: {names} refines {files[0].name}"
+    yield f"  claim          {claim.digest}"
+    yield f"  reference      {files[0].name}, {claim.reference}, {claim.meshes[0]}"
+    yield f"  implementation {names}, {claim.implementation}, {claim.meshes[1]}"
+    for own, source, words in claim.outputs:
+        yield f"  output         {source} is {own}" + (f", stated as {words}" if words else "")
+    for name, low, high in claim.ranges:
+        yield f"  range          {low} <= {name} < {high}"
+    for name in claim.even:
+        yield f"  agree          the reference's ranks hold one {name}"
+    for use in certificate.lemmas:
+        count = sum(i.lemma.partition(".")[0] == use.name for i in certificate.instances)
+        yield f"  lemma          {use.name} ({use.status}), {count} instances"
+    for kind, text in claim.assumptions:
+        yield f"  assumes        {text} ({kind})"
+    if not claim.assumptions:
+        yield "  assumes        nothing"
+    yield "  relation       every input is made of free base tensors, and outputs are compared, as follows"
+    for module in claim.modules:
+        yield from (f"    {line}" for line in to_text(module).splitlines())
+
+
+def _plain(certificate: Certificate, claim: Claim, files: Sequence[Path]) -> dict[str, Any]:
+    from shardproof.ir.text import to_text
+
+    def program(names: Sequence[Path], digest: str, mesh: Any) -> dict[str, Any]:
+        return {"files": [f.name for f in names], "digest": digest, "mesh": dict(mesh.axes)}
+
+    return {
+        "version": __version__,
+        "valid": True,
+        "reason": None,
+        "claim": claim.digest,
+        "reference": program(files[:1], claim.reference, claim.meshes[0]),
+        "implementation": program(files[1:], claim.implementation, claim.meshes[1]),
+        "outputs": [
+            {"reference": source, "implementation": own, "placement": words}
+            for own, source, words in claim.outputs
+        ],
+        "ranges": {name: [low, high] for name, low, high in claim.ranges},
+        "even": list(claim.even),
+        "lemmas": [{"name": u.name, "status": u.status, "sha256": u.digest} for u in certificate.lemmas],
+        "assumptions": [{"kind": kind, "text": text} for kind, text in claim.assumptions],
+        "relation": [to_text(m) for m in claim.modules],
+    }

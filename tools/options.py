@@ -1,0 +1,55 @@
+"""Options that several commands share, and writing their answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardproof.tools.failure import UsageProblem, reason
+from shardproof.tools.report import write_stdout
+
+
+class Format(StrEnum):
+    """How a command writes what it found."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="How to write the answer.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the answer to FILE.")
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="List everything; show the traceback of an internal error.")
+]
+LemmasOption = Annotated[
+    list[Path] | None,
+    typer.Option("--lemmas", metavar="FILE", help="Lemmas and definitions beyond the library (repeatable)."),
+]
+
+
+def check_writable(target: Path | None, inputs: Sequence[Path]) -> None:
+    """Raises UsageProblem when the answer cannot go to this file, or would replace an input."""
+    if target is None:
+        return
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        why = "it is a folder" if target.is_dir() else "its folder does not exist"
+        raise UsageProblem(f"cannot write {target}: {why}")
+    if any(source.exists() and target.exists() and target.samefile(source) for source in inputs):
+        raise UsageProblem(f"cannot write {target}: it is one of the inputs")
+
+
+def emit(text: str, output: Path | None) -> None:
+    """Write to the file, or to stdout."""
+    if output is None:
+        write_stdout(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageProblem(f"cannot write {output}: {reason(error)}") from error
