@@ -116,7 +116,7 @@ def _shared_factors(store: Store, terms: Sequence[Term]) -> tuple[list[Term], li
     """The finite factors that every addend has, each as often as all have it, and the addends without."""
     products = [factors_of(store, t) for t in terms]
     shared: list[Term] = []
-    for f in products[0]:
+    for f in tuple(products[0]):
         if all(f in fs for fs in products) and not store.special(f):
             shared.append(f)
             for fs in products:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from shardproof.ir.types import Kind
 from shardproof.passes.access import Accesses, Element, Expr, Range, constant, index
-from shardproof.passes.folding import fold
+from shardproof.passes.folding import fold, fold_digit
 
 Coefficient = Fraction | int
 
@@ -201,6 +201,11 @@ class Store(Accesses):
         """The value of integer class `cls` at `access`; reads of tables are folded where they are closed."""
         folded = fold(self, cls, access)
         return folded if folded is not None else super().element(cls, access)
+
+    def digit(self, e: Expr, div: int, mod: int) -> Expr:
+        """`(e // div) % mod`; a digit of what tables hold is a table, or simpler."""
+        made = super().digit(e, div, mod)
+        return fold_digit(self, made) if any(t < 0 for t, _ in e[1]) else made
 
     # constants
 

@@ -111,7 +111,7 @@ def _special(store: Store, c: Class) -> int:
 def _outside_domain(store: Store, c: Class) -> bool:
     """Whether a quotient, root or logarithm may be one of 0 because everything is masked; a lenient store
     assumes and lists that it is not."""
-    if not (c.op == "power" and c.attrs[0] < 0 or c.op == "function" and c.attrs[0] == "log"):
+    if not ((c.op == "power" and c.attrs[0] < 0) or (c.op == "function" and c.attrs[0] == "log")):
         return False
     if not _may_vanish(store, c.operands[0], VANISHING):
         return False

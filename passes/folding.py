@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shardproof.passes.access import Digit, Expr, index, scale
+from shardproof.passes.access import Digit, Element, Expr, index, scale
 
 if TYPE_CHECKING:
     from shardproof.passes.classes import Store
@@ -35,14 +36,34 @@ def fold(store: Store, cls: int, access: tuple[Expr, ...]) -> Expr | None:
     shape = [store.sizes[i] for i in support]
     if prod(shape) > LIMIT:
         return None
-    grid = {
-        i: np.arange(n).reshape([n if a == d else 1 for a in range(len(shape))])
-        for d, (i, n) in enumerate(zip(support, shape, strict=True))
-    }
-    values = _read(store, cls, access, grid)
+    values = _read(store, cls, access, grid_of(support, shape))
     if values is None:
         return None
     return tabulated(store, np.broadcast_to(values, shape), support)
+
+
+def fold_digit(store: Store, e: Expr) -> Expr:
+    """A digit of what tables hold at closed positions, as an affine expression or a table of its own."""
+    if e[0] or len(e[1]) != 1 or e[1][0][0] > 0:
+        return e
+    atom = store.atom(e[1][0][0])
+    inside = atom.expr[1] if isinstance(atom, Digit) else ()
+    if not any(t < 0 and isinstance(store.atom(t), Element) for t, _ in inside):
+        return e
+    support = sorted(set(store.indices(e)))
+    shape = [store.sizes[i] for i in support]
+    if not support or prod(shape) > LIMIT:
+        return e
+    values = evaluate(store, e, grid_of(support, shape))
+    return e if values is None else tabulated(store, np.broadcast_to(values, shape), support)
+
+
+def grid_of(support: Sequence[int], shape: Sequence[int]) -> Grid:
+    """Every value of each index, along an axis of its own."""
+    return {
+        i: np.arange(n).reshape([n if a == d else 1 for a in range(len(shape))])
+        for d, (i, n) in enumerate(zip(support, shape, strict=True))
+    }
 
 
 def tabulated(store: Store, values: Any, at: list[int]) -> Expr:

@@ -23,13 +23,14 @@ BY_LEMMAS: Final = (
     Attempt(folding=True, lemmas="early"),
     Attempt(folding=True, lemmas="late"),
     Attempt(folding=True, lemmas="both"),
+    Attempt(folding=True, lenient=True, reading=True, lemmas="early"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="late"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="assumed"),
 )
-SEARCHED: Final = "late"
-"""The level of lemmas whose normal form the search by saturation starts from."""
-BUDGET: Final = 20.0
+BUDGET: Final = 15.0
 """Seconds that one attempt with lemmas may take."""
+IN_ALL: Final = 40.0
+"""Seconds that all of them may take together, with the search by saturation."""
 
 
 class Inconsistent(Exception):
@@ -50,27 +51,35 @@ def without_lemmas(composed: Composed, clock: Clock, seconds: Seconds) -> Proof:
 def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:
     """The first complete proof by the lemmas of a theory, else the one that shows most, else `plain`."""
     best = plain
-    for attempt in BY_LEMMAS:
-        if attempt.lenient and best is not plain and saturated(best, clock, theory):
-            return best
-        bounds = plain.store.wishes if attempt.lenient else None
-        try:
-            proof = prove(
-                composed,
-                clock.within(BUDGET),
-                attempt,
-                rules=theory.rules(attempt.lemmas),
-                seconds=seconds,
-                bounds=bounds,
-            )
-        except TimeUp:
-            clock.check()
-            continue
-        if proof.complete:
-            return proof
-        if attempt.lemmas == SEARCHED:
-            best = proof
+    whole = clock.within(IN_ALL)
+    try:
+        for attempt in BY_LEMMAS:
+            if attempt.lenient and best is not plain and saturated(best, whole, theory):
+                return best
+            proof = _attempted(composed, plain, whole, attempt, seconds, theory)
+            if proof is None:
+                continue
+            proof.store.check = clock.check
+            if proof.complete:
+                return proof
+            if not attempt.lenient:
+                best = proof
+    except TimeUp:
+        clock.check()
     return best
+
+
+def _attempted(
+    composed: Composed, plain: Proof, clock: Clock, attempt: Attempt, seconds: Seconds, theory: Theory
+) -> Proof | None:
+    """One attempt, or None when it takes too long."""
+    bounds = plain.store.wishes if attempt.lenient else None
+    rules = theory.rules(attempt.lemmas)
+    try:
+        return prove(composed, clock.within(BUDGET), attempt, rules=rules, seconds=seconds, bounds=bounds)
+    except TimeUp:
+        clock.check()
+        return None
 
 
 def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
@@ -94,7 +103,7 @@ def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
                 found = search.prove_equal(proof.store, *both) if both is not None else None
             if found is not None and found.reason == "inconsistent":
                 raise Inconsistent
-            if found is None or found.instances is None or found.turned:
+            if found is None or found.instances is None:
                 return False
             later[name] = found.instances
     proof.later, proof.lemmas = later, lemmas

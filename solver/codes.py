@@ -101,8 +101,8 @@ the lemma that nearly applied and the condition that failed. If the value is kno
 The value comes from an operator that is not in the operator table, or a custom call or rng whose
 meaning is not known. It is kept as an unknown function: two calls are equal when the name, attributes and
 operands are equal. Here that was not enough, because the ranks call it on parts of the operand and nothing
-says that the function works part by part. A definition in a lemma file (--lemmas, docs/lemmas.md) can say what
-the operator computes, or only along which dims it works slice by slice.""",
+says that the function works part by part. A definition in a lemma file (--lemmas, docs/lemmas.md) can say
+what the operator computes, or only along which dims it works slice by slice.""",
     ),
     "U04": Code(
         "the time limit was reached",

@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
 from shardproof.lemmas.terms import Lemma
+from shardproof.lemmas.variants import resolve
+from shardproof.passes.access import index
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Store, Term
 from shardproof.passes.normalise import same
 from shardproof.solver.closure import Closure, Equation, Node
-from shardproof.solver.core_terms import OPERATORS, Core, Reader, Unknown
+from shardproof.solver.core_terms import BINDERS, OPERATORS, Core, Reader, Unknown, every
+from shardproof.solver.descent import levels
 from shardproof.solver.install import Instance
 from shardproof.solver.merging import Explained, instances_of
 from shardproof.solver.region import Region, region, weight
 from shardproof.solver.saturate import Answer, Query, Worker
 from shardproof.solver.search_rules import Rules, operators, rational, rules_of
-from shardproof.solver.stepping import plain, undone
+from shardproof.solver.stepping import plain, proved, stepped, undone
 
 NODES: Final = 6_000
 SECONDS: Final = 5.0
 FURTHER: Final = (0, 1, 3)
 """How far regions grow beyond the classes that both sides share."""
+DIFFERENCES: Final = 16
+"""Most differences of two terms that are made equal one after the other."""
 TERMS: Final = 250
 """Most operators, numbers and atoms of one side of a query, repeated ones counted again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Instances that make two terms one when merged in order, or None and the reason.
+    """Instances that make the first term into the second (`stepping.proved`), or None and the reason.
 
     The reason is `proved`, `open` (nothing found), `time` (the search was ended), `failed` (no search),
     `inconsistent` (two literals were found equal) or `unchecked` (what was found did not hold in the store).
     `fired` and `needed` count the matches and the instances of each lemma. `turned`: the instances make the
-    second term into the first.
+    second term into the first instead.
     """
 
     instances: tuple[Instance, ...] | None
@@ -56,6 +61,45 @@ class Asked:
     remembered: int = 0
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What the queries of one proof came to."""
+
+    start: float
+    fired: dict[str, int] = field(default_factory=dict)
+    nodes: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, answer: Answer) -> None:
+        self.nodes += answer.nodes
+        self.reasons.append(answer.status)
+        for rule, n in answer.fired.items():
+            if n and not rule.startswith("~"):
+                name = rule.partition(".")[0]
+                self.fired[name] = self.fired.get(name, 0) + n
+
+    def ended(self) -> bool:
+        """Whether no further query makes sense."""
+        return bool(self.reasons) and self.reasons[-1] in ("inconsistent", "time", "failed")
+
+    def reason(self) -> str:
+        """Why there is no proof."""
+        if self.ended():
+            return self.reasons[-1]
+        return "unchecked" if "equal" in self.reasons else "open"
+
+    def outcome(
+        self, instances: Sequence[Instance] | None, reason: str, turned: bool = False
+    ) -> Outcome:
+        needed: dict[str, int] = {}
+        for i in instances or ():
+            name = i.lemma.partition(".")[0]
+            needed[name] = needed.get(name, 0) + 1
+        found = None if instances is None else tuple(instances)
+        spent = time.monotonic() - self.start
+        return Outcome(found, reason, self.fired, needed, self.nodes, spent, turned)
+
+
 class Saturation:
     """The search over a set of lemmas; a context manager that ends its process."""
 
@@ -68,7 +112,7 @@ class Saturation:
         self._worker: Worker | None = None
         self._memo: dict[Query, Answer] = {}
         self._programs: dict[str, str] = {}
-        self._relevant: dict[frozenset[str], str] = {}
+        self._relevant: dict[tuple[frozenset[str], bool], str] = {}
 
     def __enter__(self) -> Saturation:
         return self
@@ -96,69 +140,86 @@ class Saturation:
 
     def prove_equal(self, store: Store, a: Term, b: Term) -> Outcome:
         """Instances that make the terms one. The store is left as it was."""
-        start = time.monotonic()
-        fired: dict[str, int] = {}
-        nodes = 0
-        reasons: list[str] = []
-        seen: set[Query] = set()
+        tally = _Tally(time.monotonic())
+        with plain(store):
+            with undone(store):
+                found = self._led(store, a, b, tally)
+            if found is not None:
+                instances, turned = found
+                ends = (b, a) if turned else (a, b)
+                with undone(store):
+                    if proved(store, self.lemmas, instances, *ends):
+                        return tally.outcome(instances, "proved", turned)
+                tally.reasons.append("equal")
+        return tally.outcome(None, tally.reason())
 
-        def outcome(
-            instances: Sequence[Instance] | None, reason: str, turned: bool = False
-        ) -> Outcome:
-            needed: dict[str, int] = {}
-            for i in instances or ():
-                name = i.lemma.partition(".")[0]
-                needed[name] = needed.get(name, 0) + 1
-            spent = time.monotonic() - start
-            return Outcome(
-                None if instances is None else tuple(instances),
-                reason,
-                fired,
-                needed,
-                nodes,
-                spent,
-                turned,
-            )
-
-        with plain(store), undone(store):
+    def _led(
+        self, store: Store, a: Term, b: Term, tally: _Tally
+    ) -> tuple[list[Instance], bool] | None:
+        """Instances that lead from one term to the other, found from the innermost difference outward."""
+        done: list[Instance] = []
+        for _ in range(DIFFERENCES):
             if same(store, a, b):
-                return outcome((), "proved")
-            for beyond in FURTHER:
-                own = region(store, a, b, beyond=beyond)
-                left_over = self.seconds - (time.monotonic() - start)
-                if left_over <= 0:
-                    return outcome(None, "time")
-                if max(weight(own.left), weight(own.right)) > TERMS:
+                return done, False
+            for x, y in levels(store, a, b):
+                with undone(store):
+                    found = self._searched(store, x, y, tally)
+                if tally.ended():
+                    return None
+                if found is None:
                     continue
-                try:
-                    left, right = _cores(store, own)
-                except Unknown:
+                instances, turned = found
+                if turned:
+                    if not done and (x, y) == (a, b):
+                        return found
                     continue
-                query = Query(tuple(_lines(store, own, left, right)), self.nodes, self._program(left, right))
+                new = a
+                for instance in instances:
+                    lemma = resolve(self.lemmas, instance.lemma)
+                    new = new if lemma is None else stepped(store, lemma, instance, new)
+                if new != a:
+                    a = new
+                    done += instances
+                    break
+            else:
+                return None
+        return None
+
+    def _searched(
+        self, store: Store, a: Term, b: Term, tally: _Tally
+    ) -> tuple[list[Instance], bool] | None:
+        """Instances that make two terms one, in regions that grow, by rules that reach further."""
+        seen: set[Query] = set()
+        for beyond in FURTHER:
+            own = region(store, a, b, beyond=beyond)
+            if max(weight(own.left), weight(own.right)) > TERMS:
+                continue
+            try:
+                left, right = _cores(store, own)
+            except Unknown:
+                continue
+            lines = tuple(_lines(store, own, left, right))
+            for further in (False, True):
+                query = Query(lines, self.nodes, self._program(left, right, further))
                 if query in seen:
                     continue
                 seen.add(query)
-                answer = self._ask(query, left_over)
-                nodes += answer.nodes
-                for rule, n in answer.fired.items():
-                    if n and not rule.startswith("~"):
-                        name = rule.partition(".")[0]
-                        fired[name] = fired.get(name, 0) + n
-                reasons.append(answer.status)
-                if answer.status in ("inconsistent", "time", "failed"):
-                    return outcome(None, answer.status)
+                answer = self._ask(query, self.seconds - (time.monotonic() - tally.start))
+                tally.add(answer)
+                if tally.ended():
+                    return None
                 if answer.status == "equal":
                     found = self._instances(store, own, answer, left, right, a, b)
                     if found is not None:
-                        return outcome(found[0], "proved", found[1])
-        return outcome(None, "unchecked" if "equal" in reasons else "open")
+                        return found
+        return None
 
-    def _program(self, left: Core, right: Core) -> str:
-        """The name of the rules that may be of use for two terms."""
-        used = operators(left) | operators(right)
+    def _program(self, left: Core, right: Core, further: bool) -> str:
+        """The name of the rules that may be of use for two terms, or `further` for what becomes of them."""
+        used = operators(left) | operators(right), further
         name = self._relevant.get(used)
         if name is None:
-            have = self.rules.relevant(left, right)
+            have = self.rules.relevant(left, right, further=further)
             name = self._relevant[used] = ",".join(sorted(have))
             if name not in self._programs:
                 self._programs[name] = self.rules.text(have)
@@ -166,6 +227,8 @@ class Saturation:
 
     def _ask(self, query: Query, seconds: float) -> Answer:
         self.asked.queries += 1
+        if seconds <= 0:
+            return Answer("time")
         known = self._memo.get(query)
         if known is not None:
             self.asked.remembered += 1
@@ -274,20 +337,53 @@ def _lines(store: Store, own: Region, left: Core, right: Core) -> list[str]:
         lines.append(" ".join((x, *facts, f"; {store.kind(t)}")))
     lines.append(f"(set (side 0) {text(left)})")
     lines.append(f"(set (side 1) {text(right)})")
+    for one, other in dict.fromkeys(_renamings(store, own, (left, right))):
+        log = f'(Log "~renamed" {text(one, "n")} {text(other, "n")})'
+        lines.append(f"(union {text(one)} {text(other)}) {log}")
     return lines
 
 
-def text(t: Core) -> str:
-    """A ground core term as egglog text."""
+def _renamings(store: Store, own: Region, sides: Sequence[Core]) -> Iterator[tuple[Core, Core]]:
+    """Reductions of the sides, and the same ones over another index that nothing inside reads."""
+    places = list(own.indices.values())
+    numbers = {t: int(name[1:]) for name, t in own.atoms.items()}
+    atoms = {n: t for t, n in numbers.items()}
+
+    def moved(t: Core, k: int, j: int) -> Core | None:
+        if t[0] == "At":
+            reads = store.term_indices(atoms[t[1]])
+            if places[j] in reads:
+                return None
+            if places[k] not in reads:
+                return t
+            at = store.substitute_term(atoms[t[1]], {places[k]: index(places[j])})
+            return ("At", numbers[at]) if at in numbers else None
+        if (t[0] in BINDERS or t[0] == "IPos") and t[1] in (k, j):
+            return ("IPos", j) if t == ("IPos", k) else None
+        x = [moved(y, k, j) if s == "T" else y for y, s in zip(t[1:], OPERATORS[t[0]], strict=True)]
+        return None if any(y is None for y in x) else (t[0], *x)
+
+    for side in sides:
+        for t in every(side):
+            if t[0] in BINDERS:
+                for j, i in enumerate(places):
+                    if j != t[1] and store.sizes[i] == store.sizes[places[t[1]]]:
+                        body = moved(t[2], t[1], j)
+                        if body is not None:
+                            yield t, (t[0], j, body)
+
+
+def text(t: Core, prefix: str = "") -> str:
+    """A ground core term as egglog text, each operator with a prefix."""
     arguments = []
     for x, sort in zip(t[1:], OPERATORS[t[0]], strict=True):
         match sort:
             case "T":
-                arguments.append(text(x))
+                arguments.append(text(x, prefix))
             case "q":
                 arguments.append(rational(x))
             case "s":
                 arguments.append(f'"{x}"')
             case _:
                 arguments.append(str(x))
-    return f"({' '.join((t[0], *arguments))})"
+    return f"({' '.join((prefix + t[0], *arguments))})"

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import permutations
 from typing import Final
 
 from shardproof.lemmas.check_numbers import Unsupported
@@ -35,12 +34,10 @@ from shardproof.lemmas.terms import (
 from shardproof.lemmas.terms import Term as Written
 from shardproof.lemmas.typing import check
 from shardproof.passes.access import index
-from shardproof.passes.arithmetic import scaled
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Store, Term
 from shardproof.passes.evaluate import EvaluationError
-from shardproof.passes.pieces import read
 from shardproof.passes.sampling import TooLarge, difference
-from shardproof.solver.install import JOINED
+from shardproof.solver.descent import inside
 from shardproof.solver.region import Region, region, weight
 from shardproof.solver.stepping import plain, undone
 
@@ -98,7 +95,7 @@ def peeled(store: Store, a: Term, b: Term) -> tuple[Term, Term]:
     """Equal operators taken off both, as long as what is left still makes the terms equal."""
     possible = _alike(store, a, b) is not False
     for _ in range(DEEPEST):
-        inner = _inside(store, read(store, a), read(store, b))
+        inner = inside(store, a, b, agree=lambda x, y: bool(_alike(store, x, y)))
         if inner is None or (possible and _alike(store, *inner) is False):
             return a, b
         a, b = inner
@@ -112,52 +109,6 @@ def _alike(store: Store, a: Term, b: Term) -> bool | None:
             return difference(store, a, b, ()) is None
         except (TooLarge, EvaluationError, RecursionError):
             return None
-
-
-def _inside(store: Store, a: Term, b: Term) -> tuple[Term, Term] | None:
-    """Two terms whose equality makes these equal, below the operator that both have."""
-    c, d = store.classes[a.cls], store.classes[b.cls]
-    if (c.op, c.attrs, len(c.bound)) != (d.op, d.attrs, len(d.bound)) or not c.operands:
-        return None
-    if a.coef != b.coef:
-        if c.op not in ("multiply", "sum"):
-            return None
-        inner = _inside(store, Term(1, a.cls, a.access), Term(1, b.cls, b.access))
-        return inner and (scaled(inner[0], a.coef), scaled(inner[1], b.coef))
-    if c.kind not in ("real", "bool") or c.groups or d.groups:
-        return None
-    x, own = store.expand(a)
-    y, other = store.expand(b)
-    if own:
-        return _bodies(store, x[0], y[0], own, other)
-    if c.op in JOINED:
-        rest = [t for t in x if t not in y], [t for t in y if t not in x]
-        if (len(rest[0]), len(rest[1])) == (len(x), len(y)) or not rest[0] or not rest[1]:
-            return None
-        joined = JOINED[c.op]
-        return joined(store, rest[0]), joined(store, rest[1])
-    differing = [(s, t) for s, t in zip(x, y, strict=False) if s != t]
-    if len(x) != len(y) or len(differing) != 1 or store.kind(differing[0][0]) not in ("real", "bool"):
-        return None
-    return differing[0]
-
-
-def _bodies(
-    store: Store, x: Term, y: Term, own: Sequence[int], other: Sequence[int]
-) -> tuple[Term, Term] | None:
-    """The bodies of two reductions over indices of the same extents; those that agree, if any do."""
-    if sorted(store.sizes[i] for i in own) != sorted(store.sizes[i] for i in other):
-        return None
-    first = None
-    for order in permutations(other):
-        if [store.sizes[i] for i in order] != [store.sizes[i] for i in own]:
-            continue
-        by = {j: index(i) for i, j in zip(own, order, strict=True)}
-        pair = x, store.substitute_term(y, by)
-        first = first or pair
-        if len(own) == 1 or _alike(store, *pair):
-            return pair
-    return first
 
 
 # names

@@ -74,8 +74,12 @@ def admit(store: Store, lemma: Lemma, binding: Binding) -> None:
             if not read_.isdisjoint(binding.indices[k]):
                 raise NoInstance(f"needs `{k} not in {name}`, but {name} varies over {k}")
     builder = _Builder(store, lemma, binding)
-    for condition in lemma.conditions:
-        builder.require(condition)
+    rewrite, store.rewrite = store.rewrite, None
+    try:
+        for condition in lemma.conditions:
+            builder.require(condition)
+    finally:
+        store.rewrite = rewrite
 
 
 class _Builder:

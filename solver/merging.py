@@ -1,6 +1,7 @@
-"""Steps of the search as instances, and whether the instances make two terms one in the store.
+"""Steps of the search as instances that make one term into another in the store.
 
-What is proved rests on `install.merge` and on the normal form alone; the steps only say what to try.
+What is proved rests on `stepping.proved` alone, that is on conditions and the normal form; the steps of the
+search only say what to try.
 """
 
 from __future__ import annotations

@@ -78,13 +78,15 @@ class Pattern:
         return self.root.op
 
 
+Recipe = tuple[str, tuple[Term, ...]]
+"""A term, or several joined by an operator, which are put together only when that is needed."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is matched: metavariables as (pattern indices, term, recipe), pattern indices as digits."""
+    """What is matched: metavariables as (pattern indices, recipe), pattern indices as digits."""
 
-    holes: Mapping[str, tuple[tuple[int, ...], Term, tuple[str, tuple[Term, ...]]]] = field(
-        default_factory=dict
-    )
+    holes: Mapping[str, tuple[tuple[int, ...], Recipe]] = field(default_factory=dict)
     at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     bound: frozenset[int] = frozenset()
 
@@ -265,7 +267,7 @@ class Matcher:
     def match(self, p: Node, t: Term, state: State) -> Iterator[State]:
         """The ways in which a term is an instance of a pattern."""
         if isinstance(p, Hole):
-            yield from self._fill(p, t, ("", (t,)), state)
+            yield from self._fill(p, ("", (t,)), state)
             return
         store = self.store
         c = store.classes[t.cls]
@@ -367,12 +369,11 @@ class Matcher:
             return
         hole, *others = holes
         if not others and not partial and len(subjects) > 1:
-            whole = JOINED[op](self.store, subjects)
-            for after in self._fill(hole, whole, (op, tuple(subjects)), state):
+            for after in self._fill(hole, (op, tuple(subjects)), state):
                 yield after, []
             return
         for n, t in enumerate(subjects):
-            for after in self._fill(hole, t, ("", (t,)), state):
+            for after in self._fill(hole, ("", (t,)), state):
                 yield from self._holes(op, others, subjects[:n] + subjects[n + 1 :], after, partial)
 
     def _product(
@@ -390,29 +391,31 @@ class Matcher:
                 for after, _ in self._joined("multiply", patterns, factors, state, partial=False):
                     yield after
 
-    def _fill(
-        self, p: Hole, t: Term, recipe: tuple[str, tuple[Term, ...]], state: State
-    ) -> Iterator[State]:
+    def _fill(self, p: Hole, recipe: Recipe, state: State) -> Iterator[State]:
         """The metavariable as this term, if it is in scope and agrees with what it was before."""
         store = self.store
-        if dict(self.pattern.lemma.variables)[p.name] != store.kind(t) or not p.coef:
+        op, parts = recipe
+        if dict(self.pattern.lemma.variables)[p.name] != store.kind(parts[0]) or not p.coef:
             return
         if p.coef != 1:
-            op, parts = recipe
-            t = scaled(t, p.coef, inverse=True)
-            each = parts if op == "multiply" else tuple(scaled(x, p.coef, inverse=True) for x in parts)
-            if op == "multiply":
-                each = (scaled(parts[0], p.coef, inverse=True), *parts[1:])
-            recipe = (op, each)
-        reads = store.term_indices(t)
+            if op == "maximum" and p.coef < 0:
+                return
+            first, *rest = parts
+            others = rest if op == "multiply" else [scaled(x, p.coef, inverse=True) for x in rest]
+            recipe = (op, (scaled(first, p.coef, inverse=True), *others))
+        reads = {i for t in parts for i in store.term_indices(t)}
         allowed = {i for k in p.indices for i in state.at.get(k, ())}
         if not (reads & state.bound) <= allowed:
             return
         known = state.holes.get(p.name)
         if known is None:
-            yield State({**state.holes, p.name: (p.indices, t, recipe)}, state.at, state.bound)
+            yield State({**state.holes, p.name: (p.indices, recipe)}, state.at, state.bound)
             return
-        yield from self._agree(known[0], known[1], p.indices, t, state)
+        yield from self._agree(known[0], self._made(known[1]), p.indices, self._made(recipe), state)
+
+    def _made(self, recipe: Recipe) -> Term:
+        op, parts = recipe
+        return JOINED[op](self.store, list(parts)) if op else parts[0]
 
     def _agree(
         self, before: tuple[int, ...], was: Term, now: tuple[int, ...], t: Term, state: State
@@ -489,7 +492,7 @@ class Matcher:
         if e[0] % p.stride or any(s % p.stride for _, s in e[1]):
             return
         value = store.integer((e[0] // p.stride, tuple((u, s // p.stride) for u, s in e[1])))
-        yield from self._fill(Hole(p.hole, 1, p.indices), value, ("", (value,)), state)
+        yield from self._fill(Hole(p.hole, 1, p.indices), ("", (value,)), state)
 
     def _expression(self, e: Expr, state: State) -> Expr | None:
         """An expression of the pattern over the subject's digits; None where an index is open."""
@@ -522,7 +525,7 @@ class Matcher:
     def _size_of(self, k: str, state: State) -> int | None:
         own = state.at.get(self.pattern.outer[k])
         if own is None:
-            for name, (indices, _, _) in state.holes.items():
+            for name, (indices, _) in state.holes.items():
                 for j, i in zip(self.pattern.lemma.reads(name), indices, strict=True):
                     if j == k and i in state.at:
                         own = state.at[i]

@@ -28,6 +28,7 @@ from shardproof.lemmas.terms import Term as Written
 from shardproof.passes.access import Digit, Element, Expr, index
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.pieces import read
+from shardproof.solver.descent import below
 from shardproof.solver.instance import Binding, left
 
 UNARY: Final = {
@@ -78,7 +79,7 @@ def region(
     """
     a, b = read(store, a), read(store, b)
     if keep is None:
-        keep = frozenset(_below(store, a.cls) & _below(store, b.cls))
+        keep = frozenset(below(store, a.cls) & below(store, b.cls))
     work = _Expander(store, keep, limit)
     free = [work.free(i) for t in (a, b) for i in _in_order(store, t)]
     left_, right_ = work.expand(a, beyond, ()), work.expand(b, beyond, ())
@@ -131,18 +132,6 @@ def _walked(term: Written) -> list[Written]:
     return found
 
 
-def _below(store: Store, cls: int) -> set[int]:
-    """The class and every class inside it."""
-    seen: set[int] = set()
-    stack = [cls]
-    while stack:
-        c = stack.pop()
-        if c not in seen:
-            seen.add(c)
-            stack += [t.cls for t in store.classes[c].operands]
-    return seen
-
-
 def _in_order(store: Store, t: Term) -> list[int]:
     """The indices a term reads, in the order of its slots."""
     return list(dict.fromkeys(i for e in t.access for i in _expr_order(store, e)))
@@ -177,7 +166,8 @@ class _Expander:
         self.named: dict[Term, str] = {}
         self.indices: dict[str, int] = {}
         self.bound: list[_Bound] = []
-        self.done: dict[tuple[Term, int, tuple[str, ...]], Written] = {}
+        self.done: dict[tuple[Term, int], list[tuple[Written, frozenset[str]]]] = {}
+        self.inside: set[str] = set()
         self.places: dict[int, tuple[frozenset[Place], ...]] = {}
 
     def free(self, i: int) -> str:
@@ -212,14 +202,18 @@ class _Expander:
         shared = t.cls in self.keep
         if shared and c.operands and beyond <= 0:
             return self.atom(t)
-        key = (t, beyond, scope)
-        known = self.done.get(key)
-        if known is None:
-            self.count += 1
-            if self.count > self.limit or depth > DEEPEST or t.coef == 0:
-                return self.atom(t)
-            made = self._made(t, beyond - shared, scope, depth + 1)
-            known = self.done[key] = self.atom(t) if made is None else made
+        for made, names in self.done.get((t, beyond), ()):
+            if names.isdisjoint(scope):
+                self.inside |= names
+                return made
+        self.count += 1
+        if self.count > self.limit or depth > DEEPEST or t.coef == 0:
+            return self.atom(t)
+        outside, self.inside = self.inside, set()
+        written = self._made(t, beyond - shared, scope, depth + 1)
+        known = self.atom(t) if written is None else written
+        self.done.setdefault((t, beyond), []).append((known, frozenset(self.inside)))
+        self.inside |= outside
         return known
 
     def _made(self, t: Term, beyond: int, scope: tuple[str, ...], depth: int) -> Written | None:
@@ -266,6 +260,7 @@ class _Expander:
             name = self._name(i, operands[0], outside, (*scope, *names))
             by[i] = index(self.indices[name])
             names.append(name)
+            self.inside.add(name)
         body = self.expand(store.substitute_term(operands[0], by), beyond, (*scope, *names), depth)
         return Reduce(REDUCED[c.op], tuple(names), body)
 

@@ -25,6 +25,8 @@ NESTED: Final = 12
 """How many rewritings may be under way at once; more suggests that a lemma feeds itself."""
 MOST: Final = 50_000
 """Most instances of one proof."""
+WIDEST: Final = 6
+"""Most operands of a sum or product that late lemmas, which multiply out, make still wider."""
 PROPOSALS: Final = 24
 """Most proposals of one lemma for one class."""
 
@@ -64,8 +66,9 @@ class Search:
         if not c.operands or any(n is None for n in c.extents):
             return None
         store.check()
+        wide = max(len(x.operands) for x in (c, *(store.classes[t.cls] for t in c.operands))) > WIDEST
         for pattern in patterns:
-            if pattern.lemma.name in self.under:
+            if pattern.lemma.name in self.under or (wide and "late" in pattern.lemma.triggers):
                 continue
             for instance in self.proposals(pattern, cls):
                 done = self._installed(pattern, instance)
@@ -135,7 +138,7 @@ def _portable(
         held = state.holes.get(name)
         if held is None:
             return None
-        at, _, (op, parts) = held
+        at, (op, parts) = held
         own_number = dict(number)
         for k, i in zip(lemma.reads(name), at, strict=True):
             digits = state.at.get(i, ())
@@ -154,7 +157,7 @@ def _portable(
 def _bound_digits(
     lemma: Lemma, at: Mapping[int, tuple[int, ...]], holes: Mapping[str, Any], k: str
 ) -> tuple[int, ...]:
-    for name, (indices, _, _) in holes.items():
+    for name, (indices, _) in holes.items():
         for j, i in zip(lemma.reads(name), indices, strict=True):
             if j == k and i in at:
                 return at[i]

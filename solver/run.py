@@ -30,6 +30,7 @@ class Check:
     names: tuple[str, str] = ("", "")
     defines: tuple[Assumption, ...] = ()
     certificate: str | Path | None = None
+    goals: str | Path | None = None
     _last: float = field(default_factory=time.perf_counter)
 
     def phase(self, name: str, fraction: float) -> None:

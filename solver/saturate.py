@@ -289,9 +289,10 @@ def _logged(graph: _Graph) -> dict[str, Any]:
 
     (printed,) = graph.run("(print-function Log 1000000)")
     log = []
+    dag = printed.termdag
     for t, _ in printed.terms:
-        entry = printed.termdag.get(t)
-        rule, left, right = (number(printed.termdag, x) for x in entry.args)
+        entry = dag.get(t)
+        rule, left, right = (number(dag, x) for x in entry.args)
         log.append((rule, left, right))
     return {"terms": terms, "log": log}
 

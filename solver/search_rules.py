@@ -170,10 +170,10 @@ class Rules:
     rules: list[Rule] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def relevant(self, *terms: Core) -> frozenset[str]:
-        """The operators that the terms have or that rules may make from them."""
+    def relevant(self, *terms: Core, further: bool) -> frozenset[str]:
+        """The operators that the terms have or, if `further`, that rules may make from them."""
         have = {"Num"}.union(*map(operators, terms))
-        left = self.rules
+        left = self.rules if further else []
         while True:
             fitting = [r for r in left if r.needs <= have]
             if not fitting:

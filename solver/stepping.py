@@ -15,6 +15,7 @@ from shardproof.passes.classes import Rewritten, Store, Term
 from shardproof.passes.normalise import same
 from shardproof.passes.remake import renewed
 from shardproof.solver.install import Instance, oriented
+from shardproof.solver.instance import NoInstance
 from shardproof.solver.portable import Malformed
 
 Seen = Callable[[Instance, int, Rewritten], None]
@@ -73,14 +74,31 @@ def proved(
     b: Term,
     seen: Seen | None = None,
 ) -> bool:
-    """Whether `a` becomes `b` by the instances, used one after the other on all of it.
+    """Whether one of two terms becomes the other by the instances, used one after the other on all of it.
 
-    Raises NoInstance or Malformed when one does not hold.
+    Raises NoInstance or Malformed when one does not hold from either side.
     """
     with plain(store):
-        for instance in instances:
-            lemma = resolve(lemmas, instance.lemma)
-            if lemma is None:
-                raise Malformed(f"there is no lemma `{instance.lemma}`")
-            a = stepped(store, lemma, instance, a, seen)
-        return same(store, a, b)
+        try:
+            with undone(store):
+                met = _become(store, lemmas, instances, a, b, None)
+        except NoInstance:
+            met = False
+        start, end = (a, b) if met else (b, a)
+        return _become(store, lemmas, instances, start, end, seen)
+
+
+def _become(
+    store: Store,
+    lemmas: Mapping[str, Lemma],
+    instances: Sequence[Instance],
+    a: Term,
+    b: Term,
+    seen: Seen | None,
+) -> bool:
+    for instance in instances:
+        lemma = resolve(lemmas, instance.lemma)
+        if lemma is None:
+            raise Malformed(f"there is no lemma `{instance.lemma}`")
+        a = stepped(store, lemma, instance, a, seen)
+    return same(store, a, b)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shardproof.ir.module import Module
+from shardproof.passes.views import View
 from shardproof.solver.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
 from shardproof.solver.infer import Inferred
@@ -96,6 +99,8 @@ def unproved(
     if finding is not None and finding.value.name in proof.implementation.opaque:
         why = proof.implementation.opaque[finding.value.name]
         message = f"`{finding.value.name}` ({finding.op.opcode}) has no known meaning: {why}"
+    if check.goals is not None:
+        notes += write_goals(Path(check.goals), proof, alignment, finding, failing)
     return unknown(
         check,
         code,
@@ -106,6 +111,41 @@ def unproved(
         help=tuple(help_),
         **common,
     )
+
+
+def write_goals(
+    folder: Path, proof: Proof, alignment: Alignment, finding: Finding | None, failing: Sequence[str]
+) -> list[str]:
+    """Write what is left to prove of each output, and of the value that blocks it where proving that is
+    enough, as lemma files; says which files were written."""
+    from shardproof.solver.goals import goal
+    from shardproof.solver.stepping import undone
+    from shardproof.solver.sweep import sides
+
+    blocking: list[tuple[str, str, View, View]] = []
+    wanted = alignment.matches[finding.value.name].view if finding is not None else None
+    if finding is not None and finding.proves and wanted is not None:
+        place = Place.at(finding.value.name, finding.op.opcode, finding.value.location)
+        where = f"{place.file}:{place.line}" if place.file is not None else ""
+        found = proof.implementation.views[finding.value.name]
+        blocking.append((finding.value.name, where, wanted, found))
+    composed = proof.composed
+    for out, own in zip(composed.expected.outputs, composed.implementation.outputs, strict=True):
+        if own.name in failing:
+            a, b = proof.expected.views[out.value.name], proof.implementation.views[own.value.name]
+            blocking.append((f"output {own.name}", "", a, b))
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = []
+    for name, where, a, b in blocking:
+        with undone(proof.store):
+            both = sides(proof.store, a, b)
+            if both is None:
+                continue
+            text = goal(proof.store, *both, name, where)
+        file = folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.lemma"
+        file.write_text(text, encoding="utf-8")
+        notes.append(f"what is left to prove is in {file}")
+    return notes
 
 
 def _refuted(

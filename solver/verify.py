@@ -53,6 +53,7 @@ def verify(
     save_relation: str | Path | None = None,
     lemmas: Sequence[str | Path] = (),
     certificate: str | Path | None = None,
+    goals: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
@@ -62,15 +63,16 @@ def verify(
     `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
     names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
-    beyond the library (docs/lemmas.md). `certificate` is where a `verified` writes its certificate. Raises
-    ModuleError for files that can't be read, RelationError for relations that don't fit.
+    beyond the library (docs/lemmas.md). `certificate` is where a `verified` writes its certificate, `goals`
+    the folder where an `unknown` writes what is left to prove as lemmas. Raises ModuleError for files that
+    can't be read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
         raise ModuleError(f"outputs is `natural` or `any`, not `{outputs}`")
     check = Check(
         strict, assume, outputs, Clock(timeout), progress or (lambda name, fraction: None), tuple(lemmas)
     )
-    check.certificate = certificate
+    check.certificate, check.goals = certificate, goals
     check.phase("read", 0.0)
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
     wanted = mesh_of(mesh) or declared.mesh
@@ -92,7 +94,8 @@ def verify(
     try:
         result = _check(check, first, second, inferred)
     except TimeUp:
-        result = unknown(check, "U04", f"no answer within {timeout:g} s")
+        limit = "the time that a part of it may take" if timeout is None else f"{timeout:g} s"
+        result = unknown(check, "U04", f"no answer within {limit}")
     if save_relation is not None and not inferred.gaps:
         text = relation_file.write(inferred.relation, second.mesh, first.mesh)
         Path(save_relation).write_text(text, encoding="utf-8")

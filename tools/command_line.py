@@ -94,6 +94,9 @@ def verify(
     certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the certificate of a proof to FILE.")
     ] = None,
+    goals: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what an unknown lacks to DIR, as lemma files.")
+    ] = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
     timeout: Annotated[
@@ -111,6 +114,8 @@ def verify(
         check_writable(output, inputs)
         check_writable(save_relation, inputs)
         check_writable(certificate, inputs)
+        if goals is not None and goals.exists() and not goals.is_dir():
+            raise UsageProblem(f"cannot write to {goals}: it is no folder")
         if timeout is not None and not 0 < timeout < float("inf"):
             raise UsageProblem(f"--timeout needs a positive number of seconds, found {timeout:g}")
         axes = None if mesh is None else parse_mesh(mesh)
@@ -130,6 +135,7 @@ def verify(
                 save_relation=save_relation,
                 lemmas=tuple(lemmas or ()),
                 certificate=certificate,
+                goals=goals,
                 progress=bar.report,
             )
         from shardproof.tools.report import report, wants_color

@@ -35,6 +35,8 @@ def verify(
     outputs: Literal["natural", "any"] = "natural",
     timeout: float | None = None,
     lemmas: Sequence[str | Path] = (),
+    certificate: str | Path | None = None,
+    goals: str | Path | None = None,
 ) -> Result:
     """Prove or refute that `implementation` computes the same outputs as `reference`.
 
@@ -43,6 +45,8 @@ def verify(
     is inferred, and the result says so. `mesh` names the axes, as "dp=2,tp=4" or a mapping. `outputs`
     is the placement an output without declaration must have: "natural" (equal on every rank, or
     contiguous shards in rank order) or "any". `timeout` is in seconds; reaching it gives `unknown`.
+    `certificate` is where a `verified` writes its certificate (docs/soundness.md); `goals` is the folder
+    where an `unknown` writes what is left to prove as lemma files (docs/lemmas.md).
     `lemmas` are files with lemmas and definitions beyond the library (docs/lemmas.md).
 
     Raises `shardproof.ir.module.ModuleError` (a ValueError) when a program or relation is not valid, and
@@ -58,6 +62,8 @@ def verify(
         outputs=outputs,
         timeout=timeout,
         lemmas=lemmas,
+        certificate=certificate,
+        goals=goals,
     )
 
 

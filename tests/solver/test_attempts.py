@@ -161,6 +161,33 @@ def test_lemmas_that_contradict_each_other_prove_nothing(tmp_path: Path) -> None
     assert result.verdict != "verified", result.text()
 
 
+def test_an_unknown_writes_what_it_lacks_and_is_proved_with_it(tmp_path: Path) -> None:
+    """From `unknown` to a lemma: sin(x)**2 is 1 - cos(x)**2."""
+    sine = """module "sine" mesh() {
+  %x = input(0) : f32[4]
+  %s = sine(%x) : f32[4]
+  %q = multiply(%s, %s) : f32[4]
+  output "y" = %q
+}
+"""
+    cosine = """module "cosine" mesh() {
+  %x = input(0) : f32[4]
+  %c = cosine(%x) : f32[4]
+  %q = multiply(%c, %c) : f32[4]
+  %one = constant() {value=f32[4](1.0, 1.0, 1.0, 1.0)} : f32[4]
+  %r = subtract(%one, %q) : f32[4]
+  output "y" = %r
+}
+"""
+    a, b = parse(sine, source="a"), parse(cosine, source="b")
+    result = shardproof.verify(a, b, goals=tmp_path / "goals")
+    assert (result.verdict, result.tested_equal) == ("unknown", 12)
+    (file,) = (tmp_path / "goals").iterdir()
+    proved = shardproof.verify(a, b, lemmas=[file])
+    assert proved.verdict == "verified", proved.text()
+    assert [x.kind for x in proved.assumptions] == ["tested_lemma"]
+
+
 def test_patterns_of_one_text_are_independent_of_its_order() -> None:
     text = ["a: exp(x + y) => exp(x)*exp(y)", "b: log(x*y) => log(x) + log(y) when x > 0, y > 0"]
     one, other = rules("\n".join(text)), rules("\n".join(reversed(text)))

@@ -16,6 +16,7 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Input, Module, Op, Output, Value
 from shardproof.ir.types import Array, DType, TensorType
 from shardproof.solver.draws import counter_inputs, whole
+from shardproof.solver.meaning import meant
 from shardproof.solver.shrink import shrink
 from shardproof.tools.mutation import EQUIVALENT_KINDS, Mutant, mutants
 
@@ -144,6 +145,7 @@ def open_window(reference: Module) -> dict[str, Array]:
 
 
 def differs(reference: Module, implementation: Module) -> bool:
+    reference, implementation = (m.module for m in meant((reference, implementation)))
     plain = replace(reference, outputs=tuple(Output(o.name, o.value) for o in reference.outputs))
     small = shrink(
         plain, over_whole_inputs(reference, implementation), expected_outputs(reference, implementation)

@@ -295,7 +295,7 @@ def test_relations_that_give_inputs_otherwise_are_rejected() -> None:
         (1, '"base q"', '"base w"', "not made of the same base tensors"),
         (1, "mesh(tp=4)", "mesh(tq=4)", "runs on another mesh"),
         (1, '"layout 0"', '"div1"', "uses the name of a value"),
-        (2, 'output "y" = ', 'output "z" = ', "differ in name or type"),
+        (2, 'output "y" = ', 'output "z" = ', "differ in name, shape or kind"),
         (3, '%"y@" = input', '%"z@" = input', "not defined"),
         (3, '"y@"', '"z@"', "not made of the reference's outputs"),
     ]

@@ -19,6 +19,7 @@ from shardproof.ir.module import Module
 from shardproof.ir.types import Array, Mesh
 from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver.infer import Inferred, infer
+from shardproof.solver.meaning import meant
 from shardproof.solver.relation import BASE, Composed, Segments, Spec, compose
 from shardproof.solver.relation_file import Declared, resolve
 from shardproof.solver.replay import Difference, compare, confirm, draw, output_read
@@ -162,7 +163,8 @@ def test_padded_heads_need_a_relation_file(layers: int) -> None:
 
 
 def parts_of(reference: Module, implementation: Module) -> Composed:
-    first, second, inferred = inferred_between(reference, implementation)
+    both = (m.module for m in meant((reference, implementation)))
+    first, second, inferred = inferred_between(*both)
     return compose(first, second, inferred.relation)
 
 

@@ -15,6 +15,7 @@ from shardproof.frontends.load import load
 from shardproof.ir.module import Module, Op, Value
 from shardproof.solver.draws import counter_inputs
 from shardproof.solver.lazy import element
+from shardproof.solver.meaning import meant
 from shardproof.solver.replay import Difference, Replay, compare, confirm
 from shardproof.solver.shrink import Shrunk, shrink
 
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.skipif(not HLO.is_dir(), reason="no captured dumps in .
 
 
 def dump(name: str) -> Module:
-    return load(HLO / f"{name}.hlo.pb.gz")
+    (known,) = meant([load(HLO / f"{name}.hlo.pb.gz")])
+    return known.module
 
 
 def placed(p: Any, whole: Value, part: Value, ranks: int) -> Value:

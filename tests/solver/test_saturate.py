@@ -31,6 +31,7 @@ EQUAL = (
     "(x + v)*(y + z) => x*y + x*z + v*y + v*z",
     "sum[k](x*(y + z)) => sum[k](x*y) + z*sum[k](x) when k not in z",
     "sum[k](sum[j](x*y)*z) => sum[j](x*sum[k](y*z)) when k not in x, j not in z",
+    "sum[k]((x - sum[k](x)/|k|)*(x - sum[k](x)/|k|)) => sum[k](x*x) - sum[k](x)*sum[k](x)/|k|",
     "sum[k](z*sum[j](x*y)) + w => w + sum[j](x*sum[k](y*z)) when k not in x, j not in z",
     "tanh(x)*w + 1 => (2*sigmoid(2*x) - 1)*w + 1",
     "x/(1 + exp(-x)) => x*sigmoid(x)",
@@ -42,6 +43,7 @@ EQUAL = (
     "log(x*y) => log(x) + log(y) when x > 0, y > 0",
     "log(sum[k](exp(x - c))) + c => log(sum[k](exp(x))) when k not in c",
     "exp(x - c)/sum[k](exp(x - c)) => exp(x)/sum[k](exp(x)) when k not in c",
+    "log(sum[k](exp(x - max[k](x)))) + max[k](x) => log(sum[k](exp(x)))",
     "where(p, where(q, x, y), y) => where(p and q, x, y)",
     "where(p and q, exp(x), exp(y)) => where(p, exp(where(q, x, y)), exp(y))",
     "where(p, c*x, c*y) + w => w + c*where(p, x, y)",
@@ -105,6 +107,23 @@ def test_every_instance_is_needed(search: Saturation, text: str) -> None:
             assert not proved(store, LIBRARY, fewer, *((b, a) if outcome.turned else (a, b)))
         except (NoInstance, ValueError):
             continue
+
+
+def test_many_differences_deep_inside_are_made_equal_one_after_the_other() -> None:
+    """Far more operators than one query holds, with differences at several depths."""
+
+    def nested(inner: str, other: bool) -> str:
+        for n in range(8):
+            root = f"(2*sigmoid(2*({inner})) - 1)" if other and n % 3 == 0 else f"tanh({inner})"
+            inner = f"exp(y*{root} + z)*w + cos({root})"
+        return inner
+
+    text = f"{nested('x', False)} => {nested('x', True)}"
+    with Saturation([LIBRARY["tanh_as_sigmoid"]], seconds=60) as search:
+        store, a, b = sides(text)
+        outcome = search.prove_equal(store, a, b)
+        assert outcome.reason == "proved"
+        assert shown(outcome, text, LIBRARY)
 
 
 def test_a_long_chain_ends_within_its_budget(search: Saturation) -> None:

@@ -35,7 +35,9 @@ def test_exit_code_is_the_verdict(solver: Solver, capsys: Capture, result: objec
 def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
     saved = tmp_path / "saved.toml"
     line = ["verify", "a.pb", "b.pb", "--mesh", "dp=2,tp=4", "--relation", "r.toml", "--outputs", "any"]
+    proof = tmp_path / "proof.cert"
     line += ["--lemmas", "a.lemma", "--lemmas", "b.lemma"]
+    line += ["--certificate", str(proof), "--goals", str(tmp_path)]
     line += ["--save-relation", str(saved), "--strict", "--assume", "x", "--assume", "y", "--timeout", "2.5"]
     assert run(line) == 0
     assert solver.programs == (Path("a.pb"), Path("b.pb"))
@@ -50,6 +52,8 @@ def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
         "assume": ("x", "y"),
         "save_relation": saved,
         "lemmas": (Path("a.lemma"), Path("b.lemma")),
+        "certificate": proof,
+        "goals": tmp_path,
     }
 
 
@@ -66,6 +70,8 @@ def test_defaults(solver: Solver) -> None:
         "assume": (),
         "save_relation": None,
         "lemmas": (),
+        "certificate": None,
+        "goals": None,
     }
 
 
