@@ -4,8 +4,10 @@ Runs every pair of tests/solver/lemma_pairs, written as IR text and traced from 
 algebra, and their nearest false twins. Prints per pair the verdict, how long the attempt that proved it took
 (both programs normalised while lemmas rewrite them, rules loaded), and which lemmas it used; then how long
 the library takes to load in a fresh process, imports excluded and parsed before; what is known of the
-library's lemmas; and how long queries to the saturation take. The last line is one JSON object whose `ok`
-tells whether all figures are within their limits; the exit code is 0 only then.
+library's lemmas, and how many of a file of false ones are rejected; how long queries to the saturation
+take, an adversarial one among them; and what becomes of corrupted certificates (this needs pytest, whose
+tests make them). The last line is one JSON object whose `ok` tells whether all figures are within
+their limits; the exit code is 0 only then.
 """
 
 from __future__ import annotations
@@ -35,6 +37,17 @@ PAIRS: Final = Path(__file__).resolve().parent.parent / "tests" / "solver" / "le
 REPEATS: Final = 5
 QUERY_MILLISECONDS: Final = 5.0
 LOAD_SECONDS: Final = 0.150
+SEARCH_MILLISECONDS: Final = 60.0
+CORRUPTIONS: Final = 300
+SEARCHED: Final = (
+    "(x + y)*(x - y) => x*x - y*y",
+    "x*(y + z) + w => x*y + w + x*z",
+    "sigmoid(-x) + sigmoid(x) => 1",
+    "exp(x - c)/sum[k](exp(x - c)) => exp(x)/sum[k](exp(x)) when k not in c",
+    "log(sum[k](exp(x - c))) + c => log(sum[k](exp(x))) when k not in c",
+    "sum[k](sum[j](x*y)*z) => sum[j](x*sum[k](y*z)) when k not in x, j not in z",
+    "max[k](x + c) => max[k](x) + c when k not in c",
+)
 
 LOAD: Final = """
 import json, time
@@ -84,7 +97,8 @@ def composed(pair: Pair) -> Composed:
     declared = relation_file.read(pair.relation) if pair.relation else relation_file.Declared()
     first = mesh_axes(read_program(pair.reference, None), None)
     second = mesh_axes(read_program(pair.implementation, None), declared.mesh)
-    return compose(first, second, infer(first, second, relation_file.resolve(declared, first, second)).relation)
+    resolved = relation_file.resolve(declared, first, second)
+    return compose(first, second, infer(first, second, resolved).relation)
 
 
 def proving(programs: Composed) -> tuple[Attempt, Proof] | None:
@@ -129,7 +143,8 @@ def measured(surprises: list[str]) -> dict[str, float]:
         if found is not None:
             queries[pair.name] = milliseconds(programs, found[0])
             count = Counter(i.lemma for i in found[1].instances)
-            used = ", ".join(f"{n} {k}" if n > 1 else k for k, n in sorted(count.items())) or "only the algebra"
+            named = [f"{n} {k}" if n > 1 else k for k, n in sorted(count.items())]
+            used = ", ".join(named) or "only the algebra"
         cost = f"{queries[pair.name]:6.1f}" if found is not None else "      "
         print(f"{pair.name:58s} {result.verdict:9s} {cost}  {used}")
     print(f"{wrong} false twins: {refuted} refuted, {wrong - refuted} unknown")
@@ -158,10 +173,85 @@ def known_of_library() -> dict[str, dict[str, int]]:
     return {theme: dict(count) for theme, count in themes.items()}
 
 
+def false_lemmas() -> tuple[int, int]:
+    """How many of the false lemmas are rejected with a counterexample, and how many there are."""
+    from shardproof.lemmas.check import check
+    from shardproof.lemmas.load import statements_of
+
+    file = PAIRS.parent.parent / "lemmas" / "false.lemma"
+    found = check(statements_of(file))
+    return sum(x.status == "false" and x.counterexample is not None for x in found), len(found)
+
+
+def searches() -> tuple[list[float], float, str]:
+    """Milliseconds of queries to the saturation, seconds of an adversarial one and its answer.
+
+    Each is asked after one of the same operators, for which the rules were loaded.
+    """
+    from shardproof.lemmas.parse import parse
+    from shardproof.lemmas.terms import Lemma
+    from shardproof.lemmas.typing import check
+    from shardproof.passes.normalise import new_store
+    from shardproof.solver.equality import Saturation
+    from shardproof.solver.instance import Binding, left, right
+
+    def asked(search: Saturation, text: str, least: int) -> tuple[float, str]:
+        """Extents from `least` on make it another question with the same rules."""
+        (statement,) = parse(f'lemma it "." {text}', "it.lemma")
+        lemma = check(statement)
+        assert isinstance(lemma, Lemma)
+        store = new_store(folding=True)
+        digits = {k: store.fresh(least + n) for n, k in enumerate(lemma.indices)}
+        variables = {}
+        for name, _ in lemma.variables:
+            own = [digits[k] for k in lemma.reads(name)]
+            cls = store.leaf("input", (name,), "real", tuple(store.sizes[i] for i in own))
+            variables[name] = store.whole(cls, own)
+        binding = Binding(variables, {k: (i,) for k, i in digits.items()})
+        a, b = left(store, lemma, binding), right(store, lemma, binding)
+        start = time.perf_counter()
+        answer = search.prove_equal(store, a, b)
+        return time.perf_counter() - start, answer.reason
+
+    spent = []
+    with Saturation(theory_of(()).library.lemmas.values()) as search:
+        for text in SEARCHED:
+            sides, when, conditions = text.partition(" when ")
+            a, _, b = sides.partition(" => ")
+            asked(search, f"({a})*g => g*({b}){when}{conditions}", 3)
+            seconds, reason = asked(search, f"({a})*g*g => g*({b})*g{when}{conditions}", 4)
+            print(f"search {reason:8s} {1000 * seconds:6.1f} ms  {text}")
+            spent.append(1000 * seconds)
+        names = [f"x{n}" for n in range(14)]
+        chain = "*".join(f"({a} + {b})" for a, b in zip(names[::2], names[1::2], strict=True))
+        seconds, reason = asked(search, f"{chain} + 1 => {chain} + 2*x0", 3)
+    print(f"search {reason:8s} {seconds:6.1f} s   a product of {len(names) // 2} sums that differs")
+    return spent, seconds, reason
+
+
+def corruptions() -> dict[str, int] | None:
+    """How corrupted certificates were judged; None without pytest."""
+    sys.path.insert(0, str(PAIRS.parent))
+    try:
+        from test_certificate_corruptions import corrupted
+    except ImportError:
+        print("certificates: not corrupted, pytest is not installed")
+        return None
+    found: Counter[str] = Counter()
+    for (_, what), n in corrupted(CORRUPTIONS, seed=3).items():
+        found[what] += n
+    print(f"certificates: {CORRUPTIONS} corruptions, " + ", ".join(f"{n} {k}" for k, n in found.items()))
+    return dict(found)
+
+
 def main() -> int:
     """Prints all figures; 0 when they are within their limits."""
     surprises: list[str] = []
     queries = measured(surprises)
+    rejected, false = false_lemmas()
+    print(f"\nfalse lemmas: {rejected} of {false} rejected with a counterexample\n")
+    spent, adversarial, answer = searches()
+    corrupted = corruptions()
     median = statistics.median(queries.values())
     load = load_seconds()
     library = known_of_library()
@@ -172,6 +262,10 @@ def main() -> int:
         "query": median <= QUERY_MILLISECONDS,
         "load": load <= LOAD_SECONDS,
         "proved": proved >= 0.6 * counted,
+        "false": rejected == false >= 20,
+        "search": statistics.median(spent) <= SEARCH_MILLISECONDS,
+        "adversarial": answer != "proved" and adversarial <= 10.0,
+        "corruptions": corrupted is None or set(corrupted) <= {"rejected", "same"},
     }
     print(f"\nquery: median {median:.1f} ms, longest {max(queries.values()):.1f} ms of {len(queries)}")
     print(f"library: {1000 * load:.0f} ms to load, {proved} of {counted} lemmas proved for all extents")
@@ -182,6 +276,10 @@ def main() -> int:
         "query_median": round(median, 2),
         "load_seconds": round(load, 4),
         "library": library,
+        "false_lemmas": [rejected, false],
+        "search_milliseconds": [round(x, 2) for x in spent],
+        "adversarial": [answer, round(adversarial, 2)],
+        "corruptions": corrupted,
         "surprises": surprises,
         "within": within,
         "ok": all(within.values()),

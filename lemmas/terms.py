@@ -85,7 +85,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """`name[i, j -> o](x, ...)`: an arbitrary function of the arrays over the ordered `inputs`, at `outputs`."""
+    """`name[i, j -> o](x, ...)`: an unknown function of the arrays over ordered `inputs`, at `outputs`."""
 
     name: str
     inputs: tuple[str, ...]

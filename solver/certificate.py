@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import Final
 
 from shardproof import __version__
 from shardproof.ir.digest import digest
@@ -45,6 +46,10 @@ class Use:
     plain: bool = True
 
 
+REMARKS: Final = frozenset({"inferred_relation", "reference_layout"})
+"""Kinds of assumption that say where the relation comes from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What is shown: under these assumptions the compared outputs are the expected ones.
@@ -75,7 +80,10 @@ class Claim:
 
     @property
     def digest(self) -> str:
-        """64 hex digits that stand for the whole claim."""
+        """64 hex digits that stand for the whole claim.
+
+        That a layout was inferred is a remark about the relation, which the claim states in full.
+        """
         axes = [[list(axis) for axis in mesh.axes] for mesh in self.meshes]
         parts = [
             self.reference,
@@ -85,7 +93,7 @@ class Claim:
             self.ranges,
             self.even,
             self.outputs,
-            self.assumptions,
+            [a for a in self.assumptions if a[0] not in REMARKS],
         ]
         return sha256(json.dumps(parts).encode()).hexdigest()
 
