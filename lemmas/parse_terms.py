@@ -220,15 +220,15 @@ class Scope:
         return Apply(function.op, x)
 
     def _binder(self, node: Node) -> Term:
-        name, indices, x = leaf(node), self._names(trees(node)[0]), self._arguments(node)
+        name, indices = leaf(node), self._names(trees(node)[0])
+        count: Term = Extent(indices[0])
+        for index in indices[1:]:
+            count = Apply("multiply", (count, Extent(index)))
         if name == "take":
-            self._count(node, name, x, 2)
-            return Take(indices, x[0], x[1])
+            return self._take(node, indices, count)
+        x = self._arguments(node)
         if name == "mean":
             self._count(node, name, x, 1)
-            count: Term = Extent(indices[0])
-            for index in indices[1:]:
-                count = Apply("multiply", (count, Extent(index)))
             return Apply("divide", (Reduce("sum", indices, x[0]), count))
         kind = REDUCTIONS.get(name)
         if kind is None:
@@ -237,6 +237,17 @@ class Scope:
             reject(f"found the unknown binder `{name}`", needed, node, self.file)
         self._count(node, name, x, 1)
         return Reduce(kind, indices, x[0])
+
+    def _take(self, node: Node, indices: tuple[str, ...], count: Term) -> Term:
+        """`take[v](x, e)`; as its position `clamp(e)` is short for `clamp(e, 0, |v| - 1)`."""
+        given = [a for tree in trees(node) if tree.data == "arguments" for a in trees(tree)]
+        if len(given) != 2:
+            self._count(node, "take", self._arguments(node), 2)
+        at = given[1]
+        if at.data == "call" and leaf(at) == "clamp" and len(inner := self._arguments(at)) == 1:
+            last = Apply("subtract", (count, Number(Fraction(1))))
+            return Take(indices, self.term(given[0]), Apply("clamp", (Number(Fraction(0)), inner[0], last)))
+        return Take(indices, self.term(given[0]), self.term(at))
 
     def _opaque(self, node: Node) -> Term:
         name = leaf(node)

@@ -247,3 +247,11 @@ def test_size_and_depth_have_limits(text: str) -> None:
 
 def test_a_hundred_levels_are_read() -> None:
     assert isinstance(left("-" * 90 + "x"), Apply)
+
+
+def test_a_clamp_of_a_position_is_to_the_extent_that_is_taken() -> None:
+    short, long = "take[r, v](w, clamp(e))", "take[r, v](w, clamp(e, 0, |r|*|v| - 1))"
+    heads = [parse(f'lemma a "." {t} => w when r not in w, v not in w', "t")[0] for t in (short, long)]
+    assert heads[0] == heads[1]
+    with pytest.raises(LemmaError, match="found 1 argument of `clamp`"):
+        parse('lemma a "." clamp(e) => e', "t")
