@@ -12,6 +12,7 @@ their limits; the exit code is 0 only then.
 
 from __future__ import annotations
 
+import importlib
 import json
 import statistics
 import subprocess
@@ -233,7 +234,7 @@ def corruptions() -> dict[str, int] | None:
     """How corrupted certificates were judged; None without pytest."""
     sys.path.insert(0, str(PAIRS.parent))
     try:
-        from test_certificate_corruptions import corrupted
+        corrupted = importlib.import_module("test_certificate_corruptions").corrupted
     except ImportError:
         print("certificates: not corrupted, pytest is not installed")
         return None
