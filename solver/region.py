@@ -237,7 +237,8 @@ class _Expander:
         x = [self.expand(o, beyond, scope, depth) for o in operands]
         match form:
             case "power":
-                return Apply("power", (x[0], Number(Fraction(c.attrs[0]))))
+                exponent = x[1] if c.op == "power_of" else Number(Fraction(c.attrs[0]))
+                return Apply("power", (x[0], exponent))
             case "indicator":
                 return Apply("convert", (x[0],))
             case "EQ" | "LT" | "LE":
