@@ -64,6 +64,8 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
     hit = conjunction(store, guard)
     bound = {i for digits in common for i in digits}
     if kind == "sum":
+        if attrs["unique"] and bound:
+            store.assume("distinct_indices", "a scatter marked unique writes no element twice")
         landed = reduce(store, "sum", bound, select(store, hit, value, store.real(0)))
         return View(add(store, (x.term, landed)), x.dims, x.shape, x.dtype)
     if not bound:
