@@ -166,7 +166,7 @@ def known_of_library() -> dict[str, dict[str, int]]:
     theory = theory_of(())
     status = json.loads((Path(shardproof.__file__).parent / "lemmas/library/status.json").read_text("utf-8"))
     themes: dict[str, Counter[str]] = {}
-    for name, lemma in theory.library.lemmas.items():
+    for name, lemma in theory.statements.lemmas.items():
         themes.setdefault(lemma.theme, Counter())[status[name]["status"]] += 1
     print(f"\n{'theme':16s} {'proved':>7s} {'tested':>7s} {'assumed':>8s}")
     for theme, count in sorted(themes.items()):
@@ -215,7 +215,7 @@ def searches() -> tuple[list[float], float, str]:
         return time.perf_counter() - start, answer.reason
 
     spent = []
-    with Saturation(theory_of(()).library.lemmas.values()) as search:
+    with Saturation(theory_of(()).statements.lemmas.values()) as search:
         for text in SEARCHED:
             sides, when, conditions = text.partition(" when ")
             a, _, b = sides.partition(" => ")

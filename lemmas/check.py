@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from shardproof.lemmas.check_numbers import Exact, Unsupported, arithmetic
 from shardproof.lemmas.check_samples import Counterexample, search, unneeded
 from shardproof.lemmas.check_values import Meaning, Table
 from shardproof.lemmas.errors import LemmaError
-from shardproof.lemmas.printer import show, show_condition
+from shardproof.lemmas.printer import fingerprint, show_condition
 from shardproof.lemmas.terms import Define, Lemma, OpaqueDefine, Statement
 from shardproof.lemmas.typing import check as check_typing
 
@@ -162,11 +162,6 @@ def _evaluate(define: Define, seed: int) -> None:
             reads, tables = {**reads, result.name: own}, {**tables, result.name: values}
 
 
-def fingerprint(statement: Statement) -> str:
-    """A hash of what the statement says, as it is printed."""
-    return hashlib.sha256(show(statement).encode()).hexdigest()
-
-
 def status_of(statements: Sequence[Statement], results: Sequence[Checked]) -> dict[str, dict[str, str]]:
     """Name to status and fingerprint, as `status.json` holds them; defines of one name share an entry."""
     found: dict[str, dict[str, str]] = {}
@@ -183,12 +178,3 @@ def write_status(directory: Path, statements: Sequence[Statement], results: Sequ
     """Write the statuses of a library, for use where Z3 is not installed."""
     text = json.dumps(status_of(statements, results), indent=1, sort_keys=True)
     (directory / STATUS_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def read_status(directory: Path) -> Mapping[str, Mapping[str, str]]:
-    """Name to status and fingerprint of a library; empty if it was never checked."""
-    path = directory / STATUS_FILE
-    if not path.exists():
-        return {}
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-    return found

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from hashlib import sha256
 from typing import Final
 
 from shardproof.lemmas.functions import COMPARISON_SPELLING, KEYWORDS, REDUCTION_SPELLING, SPELLING
@@ -48,6 +49,11 @@ _INFIX: Final = {
     "or": (" or ", _OR),
 }
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*((::|\.)[A-Za-z_0-9]+)*")
+
+
+def fingerprint(statement: Statement) -> str:
+    """A hash of what a statement says, as it is printed."""
+    return sha256(show(statement).encode()).hexdigest()
 
 
 def show(statement: Statement) -> str:

@@ -92,7 +92,7 @@ def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
 
     if proof.uneven or proof.later:
         return False
-    lemmas = {n: x for n, x in theory.library.lemmas.items() if not x.assumed}
+    lemmas = {n: x for n, x in theory.statements.lemmas.items() if not x.assumed}
     swept = Swept(proof.reference, proof.implementation, proof.expected)
     with Saturation(lemmas.values()) as search:
         later = {}

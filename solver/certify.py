@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from shardproof.ir.digest import digest
 from shardproof.ir.module import Module
+from shardproof.lemmas.printer import fingerprint
 from shardproof.solver.certificate import Certificate, Claim, Flags, Range, Use, bare
-from shardproof.solver.claims import fingerprint, lemma_claims, stored
+from shardproof.solver.claims import lemma_claims, stored
 from shardproof.solver.prove import Clock, Proof
 from shardproof.solver.recheck import Statuses, check, status_of
 from shardproof.solver.statuses import statuses_of as known_statuses

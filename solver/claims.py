@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from hashlib import sha256
 
 from shardproof.ir.module import Module
-from shardproof.lemmas.printer import show
-from shardproof.lemmas.terms import Lemma, Statement
+from shardproof.lemmas.terms import Lemma
 from shardproof.passes.classes import Store
 from shardproof.solver.meaning import needed_ops
 from shardproof.solver.sweep import BASE, Composed, Swept
 from shardproof.solver.verdict import Assumption
-
-
-def fingerprint(statement: Statement) -> str:
-    """A hash of what a statement of the lemma language says, as it is printed."""
-    return sha256(show(statement).encode()).hexdigest()
 
 
 def claims(

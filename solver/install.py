@@ -1,8 +1,8 @@
 """Instances of lemmas installed in a store: what a verdict by lemmas rests on.
 
 An instance says that a class equals another term. `install` derives the conditions from the terms, builds the
-left side and compares it with the class, and builds the right side; `merge` makes two classes one where no
-class was named. The search and the certificate checker call them alike and differ only in where instances
+left side and compares it with the class, and builds the right side; `oriented` does so for an instance that
+names no class. The search and the certificate checker call them alike and differ only in where instances
 come from. Instances are plain data that name classes by number.
 """
 
@@ -23,6 +23,7 @@ from shardproof.solver.portable import Data, Malformed, read_term
 
 JOINED: Final = {"add": add, "multiply": multiply, "maximum": maximum, "and": conjunction}
 """Operators whose operands are a multiset."""
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -119,29 +120,6 @@ def install(
     if result.cls == instance.cls:
         raise NoInstance("both sides are one class")
     return Rewritten(slots, result)
-
-
-def merge(store: Store, lemma: Lemma, instance: Instance) -> int | None:
-    """Make both sides of an instance that names no class one: the newer class is rewritten to the older.
-
-    Returns the class that is rewritten, None when the sides were one already. Every index of the instance
-    that is no index variable's own stands for a dim that goes along. Raises NoInstance or Malformed when it
-    does not hold, or when neither class is read whole (soundness S1).
-    """
-    numbers = _fresh(store, instance)
-    binding = _binding(store, instance, numbers)
-    own = {i for digits in binding.indices.values() for i in digits}
-    _only_its_own(store, lemma, binding, [i for i in numbers if i not in own])
-    admit(store, lemma, binding)
-    a, b = left(store, lemma, binding), right(store, lemma, binding)
-    if a == b:
-        return None
-    new, old = (a, b) if a.cls > b.cls else (b, a)
-    rewritten = None if new.cls == old.cls else _whole(store, new, old)
-    if rewritten is None:
-        raise NoInstance("neither side is a class read at whole indices")
-    store.rewritten[new.cls] = rewritten
-    return new.cls
 
 
 def oriented(store: Store, lemma: Lemma, instance: Instance) -> tuple[int, Rewritten] | None:

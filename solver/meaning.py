@@ -93,7 +93,7 @@ def needed_ops(module: Module) -> list[Op]:
 class _Writing:
     """Uses written out so far, by what decides how: statement, types and attributes."""
 
-    library: Library
+    statements: Library
     names: set[str]
     done: dict[Any, tuple[list[Op], Define | OpaqueDefine]] = field(default_factory=dict)
 
@@ -122,9 +122,9 @@ class _Writing:
         from shardproof.lemmas.terms import OpaqueDefine
 
         target = target_of(op)
-        statements: list[Define | OpaqueDefine] = [*self.library.defines.get(target, ())]
-        if target in self.library.opaques:
-            statements.append(self.library.opaques[target])
+        statements: list[Define | OpaqueDefine] = [*self.statements.defines.get(target, ())]
+        if target in self.statements.opaques:
+            statements.append(self.statements.opaques[target])
         reasons: dict[str, None] = {}
         for statement in statements:
             try:

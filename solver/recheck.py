@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shardproof.ir.digest import digest
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
+from shardproof.lemmas.printer import fingerprint
 from shardproof.lemmas.terms import Lemma
 from shardproof.passes.classes import Store
 from shardproof.passes.evaluate import EvaluationError
@@ -19,7 +20,7 @@ from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.passes.normalise import new_store
 from shardproof.passes.views import Unsupported
 from shardproof.solver.certificate import Certificate, CertificateError, Claim, Range
-from shardproof.solver.claims import claims, fingerprint, lemma_claims
+from shardproof.solver.claims import claims, lemma_claims
 from shardproof.solver.stated_relation import assumed_values, check_relation
 from shardproof.solver.stepping import undone
 from shardproof.solver.sweep import Composed, Swept, compare, joined, outcome, sides, sweep

@@ -388,8 +388,3 @@ def _joined(op: str, parts: Sequence[Written]) -> Written:
     for t in reversed(parts[:-1]):
         done = Apply(op, (t, done))
     return done
-
-
-def whole_scope(names: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Each name as the digits of its own index."""
-    return {k: (i,) for k, i in names.items()}

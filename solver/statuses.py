@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from shardproof import lemmas as room
+from shardproof.lemmas.printer import fingerprint
 from shardproof.lemmas.terms import Define, Lemma, OpaqueDefine, Statement
-from shardproof.solver.claims import fingerprint
 
 KNOWN: Final = frozenset({"proved", "tested", "false", "invalid", "assumed"})
 Statuses = Mapping[str, Mapping[str, str]]

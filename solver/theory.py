@@ -33,7 +33,7 @@ class Theory:
     `idle` are lemmas that rewrite nothing, with the reason: most of these the normal form already has.
     """
 
-    library: Library
+    statements: Library
     idle: dict[str, str] = field(default_factory=dict)
     _rules: dict[Level, Rules] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class Theory:
 
     def _patterns(self, level: Level) -> list[Pattern]:
         plain: list[Pattern] = []
-        for lemma in self.library.lemmas.values():
+        for lemma in self.statements.lemmas.values():
             if level_of(lemma) != level:
                 continue
             pattern = compiled(lemma)

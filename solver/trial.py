@@ -97,7 +97,7 @@ def attempt(
     second = read_implementation(implementation, wanted)
     second = mesh_axes(second, sized(wanted, second, "implementation"))
     theory = theory_of(lemmas)
-    lemma = theory.library.lemmas.get(name)
+    lemma = theory.statements.lemmas.get(name)
     if lemma is None:
         return _define(name, {"reference": first, "implementation": second}, lemmas)
     use, rules = where_used(theory, lemma), rules_of(theory, lemma)

@@ -230,7 +230,7 @@ def _verified(
         stats=check.stats(),
         message=f"{other} refines {own}",
         findings=warnings_of(reference, implementation),
-        lemma_count=len(theory_of(check.lemmas).library.lemmas) if proof.instances else None,
+        lemma_count=len(theory_of(check.lemmas).statements.lemmas) if proof.instances else None,
     )
     if check.strict and (layouts or any(a.kind in STRICT for a in assumptions)):
         why = "an inferred layout" if layouts else "a guess"

@@ -14,11 +14,14 @@ from shardproof.tools.failure import guarded
 from shardproof.tools.options import (
     Format,
     FormatOption,
+    ImplementationArgument,
     LemmasOption,
     OutputOption,
+    ReferenceArgument,
     VerboseOption,
     check_writable,
     emit,
+    group,
 )
 
 if TYPE_CHECKING:
@@ -27,13 +30,7 @@ if TYPE_CHECKING:
 REJECTED: Final = 1
 """Exit code of a certificate that does not hold."""
 
-app = typer.Typer(
-    name="cert",
-    help="Check certificates.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = group("cert", "Check certificates.")
 
 
 @app.callback()
@@ -44,13 +41,8 @@ def cert() -> None:
 @app.command(short_help="Replay a certificate.")
 def check(
     path: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The file that --certificate wrote.")],
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")],
-    implementation: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMPLEMENTATION...", help="The program to check; several files are its ranks, in order."
-        ),
-    ],
+    reference: ReferenceArgument,
+    implementation: ImplementationArgument,
     claim: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="Reject a certificate of any other claim.")
     ] = None,

@@ -19,8 +19,10 @@ from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail,
 from shardproof.tools.options import (
     Format,
     FormatOption,
+    ImplementationArgument,
     LemmasOption,
     OutputOption,
+    ReferenceArgument,
     VerboseOption,
     check_writable,
     emit,
@@ -64,13 +66,8 @@ def shardproof(
 
 @app.command(short_help="Prove or refute that a program is right.")
 def verify(
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")],
-    implementation: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMPLEMENTATION...", help="The program to check; several files are its ranks, in order."
-        ),
-    ],
+    reference: ReferenceArgument,
+    implementation: ImplementationArgument,
     mesh: Annotated[
         str | None, typer.Option(metavar="TEXT", help='Mesh axes and sizes, such as "dp=2,tp=4".')
     ] = None,

@@ -16,11 +16,14 @@ from shardproof.tools.failure import UsageProblem, guarded
 from shardproof.tools.options import (
     Format,
     FormatOption,
+    ImplementationArgument,
     LemmasOption,
     OutputOption,
+    ReferenceArgument,
     VerboseOption,
     check_writable,
     emit,
+    group,
 )
 from shardproof.tools.report import wants_color
 
@@ -38,13 +41,7 @@ STYLES: Final = {
     "invalid": "bold red",
 }
 
-app = typer.Typer(
-    name="lemma",
-    help="Check, list and explain lemmas and definitions.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = group("lemma", "Check, list and explain lemmas and definitions.")
 
 ThemeOption = Annotated[str | None, typer.Option(metavar="THEME", help="Only this theme (a file's stem).")]
 
@@ -146,10 +143,8 @@ def show(
 @app.command("try", short_help="Explain why a lemma did not fire.")
 def try_(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a lemma.")],
-    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")],
-    implementation: Annotated[
-        list[Path], typer.Argument(metavar="IMPLEMENTATION...", help="The program to check, or its ranks.")
-    ],
+    reference: ReferenceArgument,
+    implementation: ImplementationArgument,
     relation: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Relation file: how the inputs are laid out.")
     ] = None,

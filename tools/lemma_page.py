@@ -1,6 +1,6 @@
-"""docs/lemma-library.md: every shipped lemma and definition with its status.
+"""docs/lemma-library.md and the statuses of the library: every shipped lemma and definition, checked.
 
-`python -m shardproof.tools.lemma_page` writes it; a test says when it is out of date.
+`python -m shardproof.tools.lemma_page` writes both and needs z3; tests say when they are out of date.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardproof.lemmas.load import statements_of
 from shardproof.lemmas.printer import show
 from shardproof.lemmas.sources import shipped
 from shardproof.lemmas.terms import Lemma, Statement
-from shardproof.solver.statuses import shipped_status
+from shardproof.solver.statuses import shipped_status, shipped_statuses
 
 HEAD: Final = """\
 # The lemma library
@@ -46,7 +46,12 @@ def _entry(statement: Statement) -> str:
 
 
 def main() -> None:
-    """Write the page."""
+    """Check the library, and write its statuses and the page."""
+    from shardproof.lemmas.check import check, write_status
+
+    statements = [s for path in shipped() for s in statements_of(path)]
+    write_status(shipped()[0].parent, statements, check(statements))
+    shipped_statuses.cache_clear()
     target = Path(__file__).resolve().parents[1] / "docs" / "lemma-library.md"
     target.write_text(page(), encoding="utf-8")
     print(f"wrote {target}")

@@ -33,6 +33,24 @@ LemmasOption = Annotated[
 ]
 
 
+ReferenceArgument = Annotated[
+    Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")
+]
+ImplementationArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMPLEMENTATION...", help="The program to check; several files are its ranks, in order."
+    ),
+]
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """Commands that share a first word."""
+    return typer.Typer(
+        name=name, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+
 def check_writable(target: Path | None, inputs: Sequence[Path]) -> None:
     """Raises UsageProblem when the answer cannot go to this file, or would replace an input."""
     if target is None:

@@ -25,7 +25,7 @@ LEVELS: tuple[Level | None, ...] = ("early", "late", "late", "both", None)
 def check_seeds(seeds: range) -> Counter[str]:
     """How often each lemma was used in the programs of these seeds."""
     known = theory()
-    lemmas = [x for x in known.library.lemmas.values() if not x.assumed]
+    lemmas = [x for x in known.statements.lemmas.values() if not x.assumed]
     used: Counter[str] = Counter()
     for seed in seeds:
         level = LEVELS[seed % len(LEVELS)]

@@ -75,14 +75,11 @@ def test_levels_have_the_lemmas_of_those_before() -> None:
         "a: tanh(x) => tanh(x)*tanh(x) + tanh(x)",
         "a: exp(x + y) => exp(x)*exp(y)\nb: exp(x)*exp(y) => exp(x + y)",
         "a: sin(x) => sin(x + 1)",
-        "a: x*(y + z) => x*y + x*z\nb: x*y + x*z => x*(y + z)",
+        "a: tanh(x + y) => tanh(x) + tanh(y)\nb: tanh(x) + tanh(y) => tanh(x + y)",
     ],
 )
 def test_lemmas_that_feed_themselves_end(text: str) -> None:
-    try:
-        search = searching(text)
-    except AssertionError:
-        pytest.skip("the normal form has it")
+    search = searching(text)
     s = search.store
     i = s.fresh(3)
     values = [tensor(s, name, i) for name in "abcdef"]

@@ -17,6 +17,7 @@ from certified_pairs import Certified, certified, checked, holds, library
 from shardproof.ir.module import Module
 from shardproof.ir.text import parse
 from shardproof.lemmas.load import Library, load_files
+from shardproof.lemmas.printer import fingerprint
 from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver.certificate import Certificate, CertificateError
 from shardproof.solver.certificate_file import (
@@ -29,7 +30,6 @@ from shardproof.solver.certificate_file import (
 )
 from shardproof.solver.certify import certified as made
 from shardproof.solver.certify import lemma_assumptions, rechecked
-from shardproof.solver.claims import fingerprint
 from shardproof.solver.infer import infer
 from shardproof.solver.parts import assumptions_of
 from shardproof.solver.pattern import Pattern, compiled

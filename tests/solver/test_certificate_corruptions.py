@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from certified_pairs import Certified, certified, checked, holds, library
 
+from shardproof.lemmas.printer import fingerprint
 from shardproof.solver.certificate import CertificateError
 from shardproof.solver.certificate_file import from_bytes, packed
-from shardproof.solver.claims import fingerprint
 from shardproof.solver.recheck import status_of
 from shardproof.solver.statuses import statuses_of
 

@@ -161,4 +161,4 @@ def test_looking_is_short(sine: Path) -> None:
 )
 def test_where_a_lemma_is_used(name: str, words: str) -> None:
     theory = theory_of(())
-    assert words in where_used(theory, theory.library.lemmas[name])
+    assert words in where_used(theory, theory.statements.lemmas[name])

@@ -14,9 +14,10 @@ from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE, Store, Term
 from shardproof.passes.normalise import new_store
 from shardproof.passes.reduction import total
 from shardproof.passes.remake import renewed
-from shardproof.solver.install import Instance, install, merge
+from shardproof.solver.install import Instance, install
 from shardproof.solver.instance import Binding, NoInstance, admit, left, right
 from shardproof.solver.portable import Malformed, read_term, written
+from shardproof.solver.stepping import stepped
 
 
 def store() -> Store:
@@ -204,18 +205,18 @@ def test_s1_only_whole_classes_are_merged() -> None:
     wide = Term(1, s.leaf("input", ("x",), "real", (6,)), (index(i),))
     square = multiply(s, [wide, wide])
     with pytest.raises(NoInstance, match="whole"):
-        merge(s, it, Instance(-1, "it", (2,), {}, {"x": ("", (written(s, wide, {i: 0}),))}))
+        stepped(s, it, Instance(-1, "it", (2,), {}, {"x": ("", (written(s, wide, {i: 0}),))}), square)
     assert renewed(s, square) == square
 
 
-def test_merged_classes_meet_in_what_is_made_of_them() -> None:
+def test_steps_reach_what_is_made_of_a_class() -> None:
     s, x, y, e, order = example()
     found = multiply(s, [exponential(s, x), exponential(s, y)])
     one, other = add(s, [e, s.real(1)]), add(s, [found, s.real(1)])
-    assert renewed(s, one) != renewed(s, other)
-    s.rewrite = lambda cls: None
-    merge(s, EXP, Instance(-1, "it", (2, 3), {}, instance(s, -1, x, y, order).variables))
-    assert renewed(s, one) == renewed(s, other)
+    assert one != other
+    step = Instance(-1, "it", (2, 3), {}, instance(s, -1, x, y, order).variables)
+    assert stepped(s, EXP, step, one) == other
+    assert stepped(s, EXP, step, other) == other
 
 
 def test_failed_attempts_leave_nothing_behind() -> None:

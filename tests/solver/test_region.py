@@ -19,7 +19,7 @@ from shardproof.passes.normalise import new_store, same
 from shardproof.passes.reduction import reduce
 from shardproof.passes.remake import renewed
 from shardproof.passes.sampling import TooLarge, difference
-from shardproof.solver.region import Region, build, region, whole_scope
+from shardproof.solver.region import Region, build, region
 
 
 def tensor(store: Store, name: str, *indices: int) -> Term:
@@ -32,7 +32,7 @@ def both(r: Region) -> tuple[Written, Written]:
 
 
 def sides(store: Store, r: Region) -> tuple[Term, Term]:
-    scope = whole_scope(r.indices)
+    scope = {k: (i,) for k, i in r.indices.items()}
     return build(store, r.left, r.atoms, scope), build(store, r.right, r.atoms, scope)
 
 
