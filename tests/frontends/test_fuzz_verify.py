@@ -110,6 +110,8 @@ def check(path: Path, reference: bytes, implementation: bytes, seeds: list[int],
         return
     seen = agreement(first, second)
     opaque = any(a.kind == "opaque_function" for a in result.assumptions)
+    if "must be distinct" in seen and any(a.kind == "distinct_indices" for a in result.assumptions):
+        return
     assert seen == "equal" or (opaque and "no NumPy meaning" in seen), (what, seen)
 
 
