@@ -98,7 +98,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
             )
             continue
         outputs[name], own_outputs[source] = placement, own_placement
-    unused = _unused(implementation) & {g.name for g in out.gaps}
+    unused = unread(implementation) & {g.name for g in out.gaps}
     out.gaps = [g for g in out.gaps if g.name not in unused]
     out.relation = replace(
         declared,
@@ -124,7 +124,7 @@ def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str 
     return f"it overwrites `{part.updates}`, in the reference `{whole.name}` overwrites `{whole.updates}`"
 
 
-def _unused(module: Module) -> set[str]:
+def unread(module: Module) -> set[str]:
     """The inputs that no output depends on."""
     read = {o.value.name for o in module.outputs}
     for op in reversed(module.ops):

@@ -216,4 +216,7 @@ def _speaks_of(warning: str, names: Iterable[str]) -> bool:
     """Whether an importer's warning says that one of these custom calls has no known meaning."""
     from shardproof.frontends.hlo.custom_calls import unknown_call
 
-    return any(warning.startswith(unknown_call(name)) for name in names)
+    return any(
+        warning.startswith(unknown_call(name)) or f" ({name.replace('::', '.', 1)}) is kept opaque" in warning
+        for name in names
+    )

@@ -18,6 +18,7 @@ from shardproof.solver.certify import lemma_assumptions, rechecked
 from shardproof.solver.claims import unique
 from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
+from shardproof.solver.names import is_draw
 from shardproof.solver.nodes import by_node
 from shardproof.solver.parts import (
     assumptions_of,
@@ -262,7 +263,8 @@ def _verified(
         findings=warnings_of(reference, implementation),
         lemma_count=len(theory_of(check.lemmas).library.lemmas) if proof.instances else None,
     )
-    if check.strict and (layouts or any(a.kind in STRICT for a in assumptions)):
+    paired = any(is_draw(name) for name in inferred.relation.inferred)
+    if check.strict and (layouts or paired or any(a.kind in STRICT for a in assumptions)):
         why = "an inferred layout" if layouts else "a guess"
         return replace(
             result,
