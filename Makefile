@@ -47,7 +47,7 @@ lint: .venv/.dev
 
 types: .venv/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks examples/neuron_llama
+	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode
 
 layers: .venv/.dev
 	$(BIN)/python -m pytest tests/test_layers.py

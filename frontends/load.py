@@ -8,23 +8,29 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify
 
+if TYPE_CHECKING:
+    from shardproof.frontends.fx.graph import Graph
+
 MAX_BYTES: Final = 8 << 30
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 24
-_KINDS: Final = "an HLO module (serialised or text) or IR text, plain or gzipped"
+_ZIP: Final = b"PK"
+_KINDS: Final = "an HLO module (serialised or text), an FX code dump, a .pt2 archive or IR text"
 
 
 def load(
     path: str | Path, *, ranks: int | None = None, wrapper_files: Sequence[str] = WRAPPER_FILES
 ) -> Module:
-    """The program in `path`: IR text, serialised HLO (bare or HloProto), HLO text; each may be gzipped.
+    """The program in `path`: IR text, HLO (serialised, bare or HloProto, or text), an FX code dump, a `.pt2`.
+
+    Each but the last may be gzipped.
 
     The kind is recognised by content. `ranks` is the number of ranks where the file doesn't tell (if it
     does, they must agree); `wrapper_files` are passed over when choosing the source line to show. What
@@ -33,7 +39,9 @@ def load(
     """
     name = str(path)
     try:
-        return interpret(_contents(Path(path)), name, ranks, wrapper_files)
+        if is_archive(Path(path)):
+            return _archive(Path(path), name, ranks, wrapper_files)
+        return interpret(contents(Path(path)), name, ranks, wrapper_files)
     except ModuleError as error:
         line = " ".join(str(error).split())
         raise ModuleError(line if line.startswith(f"{name}:") else f"{name}: {line}") from None
@@ -48,12 +56,78 @@ def load(
         raise ModuleError(f"{name}: is malformed in a way without its own message ({found})") from error
 
 
-def _contents(path: Path) -> bytes:
+def torch_graphs(
+    paths: Sequence[str | Path], wrapper_files: Sequence[str] = WRAPPER_FILES
+) -> list[Graph] | None:
+    """The graphs of FX code dumps or `.pt2`, in the order of `paths`; None when a file is something else.
+
+    Raises as `load`.
+    """
+    if not all(map(_is_torch, paths)):
+        return None
+    from shardproof.frontends.fx.code_ranks import read_ranks
+
+    try:
+        return read_ranks(paths, wrapper_files)
+    except RecursionError:
+        raise ModuleError(f"{paths[0]}: is nested too deeply to be a real program") from None
+    except MemoryError:
+        raise ModuleError(f"{paths[0]}: does not fit into memory") from None
+
+
+def _is_torch(path: str | Path) -> bool:
+    """Whether a file is a `.pt2` or an FX code dump, by how it starts; False also when it can't be read."""
+    if is_archive(Path(path)):
+        return True
+    from shardproof.frontends.fx.code_lines import starts_like_code
+
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            head = gzip.GzipFile(fileobj=file).read(1 << 16) if packed else file.read(1 << 16)
+    except (OSError, EOFError, ValueError, zlib.error):
+        return False
+    text = _as_text(head[: head.rfind(b"\n") + 1])
+    return bool(text) and starts_like_code(text or "")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file starts like a zip archive; False also when it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP)) == _ZIP
+    except (OSError, ValueError):
+        return False
+
+
+def _archive(file: Path | io.BytesIO, name: str, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
+    """The verified program of a `.pt2`, whose weights stay in the file."""
+    from shardproof.frontends.fx.archive import read_archive
+
+    module = _lowered(read_archive(file, name, Locator(wrapper_files)), ranks)
+    verify(module)
+    return module
+
+
+def _lowered(graph: Graph, ranks: int | None) -> Module:
+    """The program of a graph; what the lowering took for granted is among its warnings."""
+    from shardproof.frontends.fx.lowering import lower
+
+    found = lower(graph, ranks=ranks or 1)
+    guesses = (f"{guess.kind}: {guess.text}" for guess in found.guesses)
+    return replace(found.module, warnings=(*found.module.warnings, *guesses))
+
+
+def contents(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a file, unpacked when gzipped. Raises `ModuleError` when it has more than `limit`."""
     try:
         with path.open("rb") as file:
             head = file.read(2)
             file.seek(0)
-            data = _decompressed(file) if head == _GZIP else _bounded(file)
+            data = _decompressed(file, limit) if head == _GZIP else _bounded(file, limit)
+    except ModuleError:
+        raise
     except FileNotFoundError:
         raise ModuleError("no such file") from None
     except IsADirectoryError:
@@ -70,18 +144,18 @@ def _contents(path: Path) -> bytes:
     return data
 
 
-def _decompressed(file: io.BufferedReader) -> bytes:
+def _decompressed(file: io.BufferedReader, limit: int) -> bytes:
     with gzip.GzipFile(fileobj=file) as stream:
-        return _bounded(stream)
+        return _bounded(stream, limit)
 
 
-def _bounded(stream: io.BufferedIOBase) -> bytes:
+def _bounded(stream: io.BufferedIOBase, limit: int) -> bytes:
     chunks: list[bytes] = []
     total = 0
     while chunk := stream.read(_CHUNK):
         total += len(chunk)
-        if total > MAX_BYTES:
-            raise ModuleError(f"holds more than {MAX_BYTES >> 30} GiB")
+        if total > limit:
+            raise ModuleError(f"holds more than {limit >> 20} MiB")
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -110,7 +184,15 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
             return _with_ranks(parse(text, source=name), ranks)
         if start.startswith(("#loc", "builtin.module")):
             raise ModuleError("is MLIR text, which is not read: dump HLO instead")
+        from shardproof.frontends.fx.code_lines import starts_like_code
+
+        if starts_like_code(text):
+            from shardproof.frontends.fx.code import read_code
+
+            return _lowered(read_code(text, name), ranks)
         raise ModuleError(f"is text that starts with {start[:40]!r}, {_KINDS} is needed")
+    if data.startswith(_ZIP):
+        return _archive(io.BytesIO(data), name, ranks, wrapper_files)
     from shardproof.frontends.hlo.lower import lower
     from shardproof.frontends.hlo.read_proto import parse as parse_proto
     from shardproof.frontends.hlo.read_proto import read_proto

@@ -20,6 +20,7 @@ from shardproof.ir.types import DType, TensorType
 from shardproof.lemmas.errors import LemmaError
 from shardproof.lemmas.functions import SIGNATURES
 from shardproof.lemmas.kinds import Inference, kind_of
+from shardproof.lemmas.lower_take import Known, known
 from shardproof.lemmas.match_define import Unmatched, match
 from shardproof.lemmas.terms import (
     Apply,
@@ -30,6 +31,7 @@ from shardproof.lemmas.terms import (
     Number,
     Position,
     Reduce,
+    Take,
     Term,
     Variable,
 )
@@ -100,6 +102,8 @@ def _with_numbers(term: Term, numbers: Mapping[str, Fraction]) -> Term:
             return Compare(direction, _with_numbers(left, numbers), _with_numbers(right, numbers))
         case Reduce(kind, indices, body):
             return Reduce(kind, indices, _with_numbers(body, numbers))
+        case Take(indices, body, position):
+            return Take(indices, _with_numbers(body, numbers), _with_numbers(position, numbers))
         case _:
             return term
 
@@ -251,8 +255,71 @@ class _Writing:
                 )
             case Apply(op, operands):
                 return self._apply(op, operands, kind)
+            case Take(indices, body, position) if len(indices) == 1:
+                return self._taken(indices[0], body, position, kind)
             case _:
-                raise Unmatched("its body reads at a computed position, which has no lowering")
+                raise Unmatched("its body has a term without a lowering")
+
+    def _taken(self, index: str, body: Term, position: Term, kind: Kind) -> _Tensor:
+        """The body at a position of `index`; the position may read any operand, within range."""
+        x = self.term(body, kind)
+        size = self.sizes[index]
+        at = known(_with_numbers(position, self.numbers), self.sizes)
+        if at is not None and not at.within(size):
+            raise Unmatched(f"it reads out of the range of {index}, which has the extent {size}")
+        if index not in x.dims:
+            return x
+        found = self._sliced(x, index, at)
+        if found is None:
+            found = self._gathered(x, index, self.term(position, "int"))
+        wanted = tuple(sorted(found.dims, key=self.order.index))
+        if wanted == found.dims:
+            return found
+        permutation = tuple(found.dims.index(d) for d in wanted)
+        return self.emit("transpose", (found,), x.value.type.dtype, wanted, permutation=permutation)
+
+    def _sliced(self, x: _Tensor, index: str, at: Known | None) -> _Tensor | None:
+        """The read as a slice, if it is one."""
+        line = at.line() if at is not None else None
+        if line is None or (line[0] in x.dims and line[0] != index):
+            return None
+        by, start, stride = line
+        starts, limits, strides = [], [], []
+        for d in x.dims:
+            own = (start, start + (self.sizes[by] - 1) * stride + 1, stride)
+            low, high, step = own if d == index else (0, self.sizes[d], 1)
+            starts.append(low)
+            limits.append(high)
+            strides.append(step)
+        dims = tuple(by if d == index else d for d in x.dims)
+        return self.emit(
+            "slice",
+            (x,),
+            x.value.type.dtype,
+            dims,
+            starts=tuple(starts),
+            limits=tuple(limits),
+            strides=tuple(strides),
+        )
+
+    def _gathered(self, x: _Tensor, index: str, at: _Tensor) -> _Tensor:
+        """The read as a gather; indices that both have are batch dims."""
+        shared = [d for d in at.dims if d in x.dims and d != index]
+        own = [d for d in x.dims if d != index and d not in shared]
+        axis = x.dims.index(index)
+        return self.emit(
+            "gather",
+            (x, at),
+            x.value.type.dtype,
+            (*at.dims, *own),
+            offset_dims=tuple(range(len(at.dims), len(at.dims) + len(own))),
+            collapsed_slice_dims=(axis,),
+            start_index_map=(axis,),
+            index_vector_dim=len(at.dims),
+            slice_sizes=tuple(self.sizes[d] if d in own else 1 for d in x.dims),
+            operand_batching_dims=tuple(x.dims.index(d) for d in shared),
+            start_indices_batching_dims=tuple(at.dims.index(d) for d in shared),
+        )
 
     def _start(self, monoid: str, dtype: DType) -> _Tensor:
         """The identity of a reduction."""
@@ -264,6 +331,12 @@ class _Writing:
     def _apply(self, op: str, operands: tuple[Term, ...], kind: Kind) -> _Tensor:
         if op == "infinity":
             return self.constant(math.inf, self.real)
+        if op == "select":
+            chosen = known(_with_numbers(operands[0], self.numbers), self.sizes)
+            if chosen is not None and chosen.values.all():
+                return self.term(operands[1], kind)
+            if chosen is not None and not chosen.values.any():
+                return self.term(operands[2], kind)
         match SIGNATURES[op]:
             case "convert":
                 return self.convert(self.term(operands[0], "int"), self.real)

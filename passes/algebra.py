@@ -14,7 +14,7 @@ from shardproof.passes.canonical import node
 from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE_INFINITY, Store, Term
 from shardproof.passes.collectives import Ranks
 from shardproof.passes.literals import literal, scalar
-from shardproof.passes.logic import clamp, conjunction, modular, step
+from shardproof.passes.logic import clamp, conjunction, modular, within
 from shardproof.passes.pieces import read
 from shardproof.passes.reduction import reduce
 from shardproof.passes.scattering import scatter
@@ -254,7 +254,7 @@ class Views:
             m = update.shape[d]
             offset = store.add(e, scale(at[d], -1))
             if m < x.shape[d]:
-                inside += [step(store, offset), step(store, shift(scale(offset, -1), m - 1))]
+                inside += within(store, offset, m)
             local.append(clamp(store, offset, 0, m - 1) if m < x.shape[d] else e)
         value = place(store, rename(store, update), local)
         term = select(store, conjunction(store, inside), value, x.term)

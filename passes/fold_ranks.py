@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -21,11 +22,21 @@ class Divergent(Exception):
     """The ranks' programs differ in more than constants and slice starts; the message says where."""
 
 
-def order_ranks(modules: Sequence[Module]) -> list[Module]:
-    """The modules by rank: by their own rank numbers if all have one, else as given."""
+class Ranked(Protocol):
+    """The program of one rank; None when its file does not say of which."""
+
+    @property
+    def rank(self) -> int | None: ...
+
+
+Program = TypeVar("Program", bound=Ranked)
+
+
+def order_ranks(modules: Sequence[Program]) -> list[Program]:
+    """The programs by rank: by their own rank numbers if all have one, else as given."""
     if any(m.rank is None for m in modules):
         return list(modules)
-    by_rank: dict[int, Module] = {}
+    by_rank: dict[int, Program] = {}
     for m in modules:
         assert m.rank is not None
         if m.rank in by_rank:

@@ -12,8 +12,8 @@ from functools import reduce as fold
 from math import gcd
 
 from shardproof.ir.types import DType
-from shardproof.passes.access import Expr, constant, scale, shift
-from shardproof.passes.arithmetic import pointwise
+from shardproof.passes.access import Element, Expr, constant, scale, shift
+from shardproof.passes.arithmetic import pointwise, select
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.pieces import Rebuild, read
@@ -107,6 +107,13 @@ def match(store: Store, e: Expr) -> Term:
     return Term(1, store.MATCH, ((e[0] // g, tuple((t, s // g) for t, s in e[1])),))
 
 
+def within(store: Store, e: Expr, n: int) -> list[Term]:
+    """`0 <= e < n` as the parts of a conjunction."""
+    if n == 1:
+        return [match(store, e)]
+    return [step(store, e), step(store, shift(scale(e, -1), n - 1))]
+
+
 def compare_integers(store: Store, direction: str, a: Expr, b: Expr) -> Term:
     """The comparison of two exact integers."""
     difference = store.add(a, scale(b, -1))
@@ -186,8 +193,42 @@ def _extremum(store: Store, op: str, terms: list[Term]) -> Term:
 
 def clamp(store: Store, e: Expr, low: int, high: int) -> Expr:
     """`e` limited to `low..high`."""
-    store.wish(e, low, high)
+    for inner in _limited(store, e, low, high):
+        store.wish(inner, low, high)
     return smallest(store, largest(store, e, constant(low)), constant(high))
+
+
+def _limited(store: Store, e: Expr, low: int, high: int) -> list[Expr]:
+    """`e`, or what it takes the limits `low..high` of in an addend, as a position that wraps around does."""
+    if len(e[1]) < 2:
+        return [e]
+    found = []
+    for t, _ in e[1]:
+        atom = store.atom(t) if t < 0 else None
+        if not isinstance(atom, Element) or store.classes[atom.cls].op != "minimum":
+            continue
+        parts = _operands(store, atom)
+        if constant(high) not in parts:
+            continue
+        for part in parts:
+            inner = store.atom(part[1][0][0]) if len(part[1]) == 1 and part[1][0][0] < 0 else None
+            if isinstance(inner, Element) and store.classes[inner.cls].op == "maximum":
+                others = _operands(store, inner)
+                if constant(low) in others:
+                    found += [y for x in others if x != constant(low) for y in _cases(store, x)]
+    return found
+
+
+def _cases(store: Store, e: Expr) -> list[Expr]:
+    """`e`, or what it selects from."""
+    atom = store.atom(e[1][0][0]) if len(e[1]) == 1 and e[1][0][0] < 0 and not e[0] else None
+    if not isinstance(atom, Element) or store.classes[atom.cls].op != "select":
+        return [e]
+    return [store.expression(x) for x in store.expand(Term(1, atom.cls, atom.access))[0][1:]]
+
+
+def _operands(store: Store, atom: Element) -> list[Expr]:
+    return [store.expression(x) for x in store.expand(Term(1, atom.cls, atom.access))[0]]
 
 
 def times(store: Store, a: Expr, b: Expr) -> Expr:
@@ -196,8 +237,24 @@ def times(store: Store, a: Expr, b: Expr) -> Expr:
         return scale(b, a[0])
     if not b[1]:
         return scale(a, b[0])
+    for x, y in ((a, b), (b, a)) if store.algebra else ():
+        held = _truth(store, x)
+        if held is not None:
+            stride, p = held
+            chosen = select(store, p, store.integer(scale(y, stride)), store.integer(constant(0)))
+            return store.expression(chosen)
     terms = [Term(1, store.POSITION, (x,)) for x in (a, b)]
     return store.expression(pointwise(store, "multiply", (), "int", terms, commutative=True))
+
+
+def _truth(store: Store, e: Expr) -> tuple[int, Term] | None:
+    """The factor and the condition of an expression that is a multiple of a truth value as 0 or 1."""
+    if e[0] or len(e[1]) != 1 or e[1][0][0] > 0:
+        return None
+    atom = store.atom(e[1][0][0])
+    if not isinstance(atom, Element) or store.classes[atom.cls].op != "truth":
+        return None
+    return e[1][0][1], read(store, store.expand(Term(1, atom.cls, atom.access))[0][0])
 
 
 def quotient(store: Store, a: Expr, b: Expr) -> Expr:

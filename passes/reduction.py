@@ -82,6 +82,8 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
             if moving:
                 sums.append(total(store, bound, add(store, moving)))
             return scaled(add(store, sums), coef)
+        if store.algebra and any(_is_sum(store, x) for x in terms) and not any(map(store.special, terms)):
+            return scaled(add(store, [total(store, bound, x) for x in terms]), coef)
     made = node(
         store,
         "sum",
@@ -92,6 +94,10 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
         rebuild=Rebuild(lambda ts, b: total(store, b, ts[0]), lambda ts: add(store, ts)),
     )
     return scaled(made, coef)
+
+
+def _is_sum(store: Store, t: Term) -> bool:
+    return store.classes[t.cls].op == "sum"
 
 
 def _components(
@@ -288,10 +294,14 @@ def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[i
         for m, other in enumerate(parts):
             if other.cls == store.STEP and other.access[0] == above:
                 low, high = store.range(e)
-                if low is None or low < 0 or high is None:
-                    return None
                 rest = [p for k, p in enumerate(parts) if k not in (n, m)]
-                return j, store.digit(e, size, high // size + 1), rest
+                if low is not None and low >= 0 and high is not None:
+                    return j, store.digit(e, size, high // size + 1), rest
+                extent = store.sizes[j]
+                last = size * extent - 1
+                inside = smallest(store, largest(store, e, constant(0)), constant(last))
+                guard = [step(store, e), step(store, shift(scale(e, -1), last))]
+                return j, store.digit(inside, size, extent), [*guard, *rest]
     return None
 
 

@@ -54,15 +54,35 @@ def difference(store: Store, a: Term, b: Term, parts: Iterable[int], seed: int =
         except (TooLarge, RecursionError, OverflowError):
             if found is None:
                 raise TooLarge from None
-            return found
+            return None if _agree_apart(store, a, b, at, cuts, seed) else found
         if outcome == "":
             return None
         found = outcome or found
+        last = cuts.copy()
         if not cuts.lower():
             break
+        cuts.before = last
     if found is None:
         raise TooLarge
     return found
+
+
+def _agree_apart(
+    store: Store, a: Term, b: Term, at: Mapping[int, Grid], cuts: Cuts, seed: int
+) -> bool:
+    """Whether the terms agree when only one of the classes that were cut last is moved below."""
+    if cuts.before is None:
+        return False
+    for cls in sorted(cuts.before.cut, reverse=True):
+        own = cuts.before.copy()
+        if not own.lower_one(cls):
+            continue
+        try:
+            if _compared(store, a, b, at, frozenset(own.cut), seed) == "":
+                return True
+        except (TooLarge, RecursionError, OverflowError):
+            continue
+    return False
 
 
 def _compared(
@@ -97,11 +117,23 @@ class Cuts:
         self.store = store
         self.cut: set[int] = set()
         self.seen: set[int] = set()
+        self.before: Cuts | None = None
         self._descend(list(parts))
+
+    def copy(self) -> Cuts:
+        other = Cuts(self.store, ())
+        other.cut, other.seen = set(self.cut), set(self.seen)
+        return other
 
     def lower(self) -> bool:
         """Move below the classes that are cut; False when nothing is left to move."""
-        above = [c for c in self.cut if self.store.classes[c].operands]
+        return self._below([c for c in self.cut if self.store.classes[c].operands])
+
+    def lower_one(self, cls: int) -> bool:
+        """Move below one class; False when nothing is below it."""
+        return self._below([cls] if self.store.classes[cls].operands else [])
+
+    def _below(self, above: list[int]) -> bool:
         if not above:
             return False
         self.cut -= set(above)

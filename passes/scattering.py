@@ -9,7 +9,7 @@ from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.arithmetic import add, select
 from shardproof.passes.classes import Store, Term
-from shardproof.passes.logic import clamp, conjunction, match, negate, step
+from shardproof.passes.logic import clamp, conjunction, match, negate, step, within
 from shardproof.passes.pieces import read
 from shardproof.passes.reduction import reduce
 from shardproof.passes.views import Unsupported, View
@@ -57,7 +57,7 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
             guard.append(step(store, begin[d]))
             guard.append(step(store, shift(scale(begin[d], -1), n - m)))
         if d in begin or m < n:
-            guard += [step(store, offset), step(store, shift(scale(offset, -1), m - 1))]
+            guard += within(store, offset, m)
             offset = clamp(store, offset, 0, m - 1)
         views.split_into(store, update.dims[window_of[d]], offset, local)
     value = read(store, store.substitute_term(value, local))

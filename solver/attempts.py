@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 LITERAL: Final = (
     PLAIN,
     Attempt(folding=True),
+    Attempt(folding=True, algebra=True),
     Attempt(folding=True, lenient=True),
+    Attempt(folding=True, lenient=True, algebra=True),
     Attempt(folding=True, lenient=True, reading=True),
 )
 """Attempts without lemmas."""
@@ -38,24 +40,33 @@ class Inconsistent(Exception):
 
 
 def without_lemmas(composed: Composed, clock: Clock, seconds: Seconds) -> Proof:
-    """The first complete proof, else the plain one."""
-    plain = proof = prove(composed, clock, LITERAL[0], seconds=seconds)
+    """The first complete proof, else the one that shows most."""
+    plain = best = proof = prove(composed, clock, LITERAL[0], seconds=seconds)
     for attempt in LITERAL[1:]:
         if proof.complete:
             return proof
         bounds = plain.store.wishes if attempt.lenient else None
         proof = prove(composed, clock, attempt, seconds=seconds, bounds=bounds)
-    return proof if proof.complete else plain
+        if _shown(proof) > _shown(best):
+            best = proof
+    return proof if proof.complete else best
+
+
+def _shown(proof: Proof) -> tuple[int, int]:
+    """How much a proof shows: outputs, and values of the implementation that are made of the reference's."""
+    theirs = {view.term.cls for view in proof.reference.views.values()}
+    met = sum(view.term.cls in theirs for view in proof.implementation.views.values())
+    return sum(proof.proved.values()), met
 
 
 def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:
     """The first complete proof by the lemmas of a theory, else the one that shows most, else `plain`."""
-    best = plain
+    best, last = plain, None
     whole = clock.within(IN_ALL)
     try:
         for attempt in BY_LEMMAS:
-            if attempt.lenient and best is not plain and saturated(best, whole, theory):
-                return best
+            if attempt.lenient and last is not None and saturated(last, whole, theory):
+                return last
             proof = _attempted(composed, plain, whole, attempt, seconds, theory)
             if proof is None:
                 continue
@@ -63,7 +74,9 @@ def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, 
             if proof.complete:
                 return proof
             if not attempt.lenient:
-                best = proof
+                last = proof
+                if _shown(proof) >= _shown(best):
+                    best = proof
     except TimeUp:
         clock.check()
     return best
@@ -73,7 +86,7 @@ def _attempted(
     composed: Composed, plain: Proof, clock: Clock, attempt: Attempt, seconds: Seconds, theory: Theory
 ) -> Proof | None:
     """One attempt, or None when it takes too long."""
-    bounds = plain.store.wishes if attempt.lenient else None
+    bounds = {**plain.bounds, **plain.store.wishes} if attempt.lenient else None
     rules = theory.rules(attempt.lemmas)
     try:
         return prove(composed, clock.within(BUDGET), attempt, rules=rules, seconds=seconds, bounds=bounds)

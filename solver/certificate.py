@@ -28,7 +28,7 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the sweep may do: see `solver.prove.Attempt`. `lemmas` tells that lemmas rewrite."""
+    """What the sweep may do: see `solver.prove.Attempt`. `lemmas` tells that lemmas may rewrite."""
 
     folding: bool = False
     lenient: bool = False

@@ -23,7 +23,14 @@ def claims(
             if op.opcode in ("custom_call", "opaque") and op.result.name not in known:
                 name = op.attrs.get("target") or op.attrs.get("name")
                 claim = "is a function of its operands and attributes, the same on every rank"
-                found.append(Assumption("opaque_function", f"`{_short(str(name))}` {claim}", op.result.name))
+                batched = bool(op.attrs.get("free"))
+                found.append(
+                    Assumption(
+                        "opaque_batched" if batched else "opaque_function",
+                        f"`{_short(str(name))}` {claim}" + (", slice by slice" if batched else ""),
+                        op.result.name,
+                    )
+                )
     return unique(found)
 
 

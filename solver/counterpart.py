@@ -21,6 +21,7 @@ from shardproof.passes.arithmetic import scaled
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.normalise import Normalised, continue_from, same
 from shardproof.passes.views import Unsupported, View, align, split_into
+from shardproof.solver.arranged import same_elements
 from shardproof.solver.layout import Cutter
 from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
 from shardproof.solver.prove import Proof, equal, stacked
@@ -114,6 +115,7 @@ class Alignment:
     def _match(self, op: Op, number: int, value: Value) -> Match:
         found = [self._judge(guess, value) for guess in self._structural(op, number)]
         first = max(found, key=lambda m: self._likeness(m, value), default=Match(Status.ALONE))
+        first = self._rearranged(first, value)
         if first.status is Status.SAME:
             self.taken.add(first.reference or "")
             return first
@@ -126,6 +128,16 @@ class Alignment:
         if first.reference is not None and first.status is not Status.ALONE:
             self.taken.add(first.reference)
         return first
+
+    def _rearranged(self, match: Match, value: Value) -> Match:
+        """The match of a value that holds all elements of its counterpart as no placement has them."""
+        if match.status is not Status.WRONG or match.reference is None:
+            return match
+        found = self.proof.implementation.views[value.name]
+        whole = self.proof.reference.views[match.reference]
+        if self.reference.mesh.size > 1 or not same_elements(self.proof.store, whole.term, found.term):
+            return match
+        return Match(Status.SAME, match.reference, None, found)
 
     def _likeness(self, match: Match, value: Value) -> int:
         """Equal, partial, a multiple, another function, nothing: higher is better."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from shardproof.ir.module import Input
 from shardproof.ir.types import Array, DType, TensorType
+from shardproof.solver.names import is_uniform
 
 Box = tuple[tuple[int, int], ...]
 """One half-open range per dim."""
@@ -46,13 +47,14 @@ def counter_inputs(inputs: Sequence[Input], seed: int, ranges: Ranges | None = N
     Reals are float64, near-normal, bounded away from 0 and from infinity, on a dyadic grid, and
     smaller in larger tensors so that deep products stay near 1; seeds from POSITIVE on give absolute
     values (for programs that draw square roots or logarithms of inputs). Integers are uniform in their
-    range; without one they lie in 0 .. (smallest input extent above 1) - 1. Raises ValueError for
-    an empty range.
+    range; without one they lie in 0 .. (smallest input extent above 1) - 1. Uniform random draws of a
+    program are uniform from 0 to 1. Raises ValueError for an empty range.
     """
     types = {i.name: i.value.type for i in inputs}
     extents = [n for t in types.values() for n in t.shape if n > 1]
     limit = min(extents, default=4)
-    bounds = dict(ranges or {})
+    uniform = {i.name: (0, 1) for i in inputs if is_uniform(i.name)}
+    bounds = uniform | dict(ranges or {})
     for name, (low, high) in bounds.items():
         if high <= low:
             raise ValueError(f"range {low} .. {high} of input {name} is empty, give low < high")

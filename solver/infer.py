@@ -9,7 +9,9 @@ from typing import Final
 from shardproof.ir.module import Input, Module, Op, Output
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
+from shardproof.solver.names import is_draw
 from shardproof.solver.placement import Ambiguous, Unfit, natural
+from shardproof.solver.randomness import pairs as pair_draws
 from shardproof.solver.relation import PER_RANK, REPLICATE, Relation, Segments, Spec
 from shardproof.solver.steps import Layout, Step
 
@@ -51,10 +53,18 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
     own_layouts, own_outputs = dict(declared.reference), dict(declared.reference_outputs)
     pairs = _pair_inputs(reference, implementation, inputs, sources, out)
     cuts, own_cuts = Cuts(reference), Cuts(implementation)
+    own_draws = [i for i in reference.inputs if is_draw(i.name)]
+    other_draws = [i for i in implementation.inputs if is_draw(i.name)]
+    taken = {sources[i.name] for i in other_draws if i.name in inputs}
+    for own, other in pair_draws(own_draws, other_draws):
+        if own.name not in taken and other.name not in inputs:
+            pairs.append((own, other))
     for own, other in pairs:
         try:
             spec, reference_spec, why, others = _layout(own, other, reference.mesh, implementation.mesh, cuts)
         except (Unfit, Ambiguous) as e:
+            if is_draw(other.name):
+                continue
             reason = f"{other.value.type} of {own.value.type}: {e}"
             out.gaps.append(Gap(other.name, reason, isinstance(e, Ambiguous)))
             continue
@@ -63,7 +73,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         if reference.mesh.size > 1:
             own_layouts[own.name] = reference_spec
         others = others or _cut_otherwise(spec, own, other, own_cuts)
-        if others:
+        if others and not is_draw(other.name):
             out.alternatives[other.name] = others
     for name, source in _pair_outputs(reference, implementation, outputs, sources, out):
         whole = next((o for o in reference.outputs if o.name == source), None)
@@ -88,7 +98,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
             )
             continue
         outputs[name], own_outputs[source] = placement, own_placement
-    unused = _unused(implementation) & {g.name for g in out.gaps}
+    unused = unread(implementation) & {g.name for g in out.gaps}
     out.gaps = [g for g in out.gaps if g.name not in unused]
     out.relation = replace(
         declared,
@@ -99,6 +109,7 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         reference_outputs=own_outputs,
         inferred=evidence,
         unused=tuple(sorted(unused)),
+        independent=tuple(i.name for i in other_draws if i.name not in inputs),
     )
     return out
 
@@ -113,7 +124,7 @@ def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str 
     return f"it overwrites `{part.updates}`, in the reference `{whole.name}` overwrites `{whole.updates}`"
 
 
-def _unused(module: Module) -> set[str]:
+def unread(module: Module) -> set[str]:
     """The inputs that no output depends on."""
     read = {o.value.name for o in module.outputs}
     for op in reversed(module.ops):
@@ -130,12 +141,14 @@ def _pair_inputs(
     out: Inferred,
 ) -> list[tuple[Input, Input]]:
     """Undeclared implementation inputs with the reference inputs of the same name, else number."""
-    rest = [i for i in implementation.inputs if i.name not in declared]
+    theirs = [i for i in implementation.inputs if not is_draw(i.name)]
+    rest = [i for i in theirs if i.name not in declared]
     if not rest:
         return []
-    by_name = {i.name: i for i in reference.inputs}
-    by_number = {i.number: i for i in reference.inputs}
-    as_many = len(reference.inputs) == len(implementation.inputs)
+    own = [i for i in reference.inputs if not is_draw(i.name)]
+    by_name = {i.name: i for i in own}
+    by_number = {i.number: i for i in own}
+    as_many = len(own) == len(theirs)
     if all(i.name in by_name for i in rest):
         if as_many:
             for i in rest:
@@ -148,8 +161,8 @@ def _pair_inputs(
     for i in rest:
         if i.name not in by_name:
             reason = (
-                f"the reference has no input of that name, and {len(reference.inputs)} inputs "
-                f"against {len(implementation.inputs)} do not pair by number"
+                f"the reference has no input of that name, and {len(own)} inputs "
+                f"against {len(theirs)} do not pair by number"
             )
             out.gaps.append(Gap(i.name, reason))
     return [(by_name[i.name], i) for i in rest if i.name in by_name]

@@ -54,6 +54,8 @@ def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Findin
                 continue
             match = alignment.matches[value.name]
             (alone if match.view is None else suspects).append((op, value, match))
+    vouched = _vouched(alignment)
+    suspects = [s for s in suspects if s[1].name not in vouched] or suspects
     if not suspects:
         return _finding(alignment, *alone[0]) if alone else None
     at_fault = [s for s in suspects if _reads_right(alignment, s[0])]
@@ -75,6 +77,27 @@ def locate(alignment: Alignment, failing: Sequence[str], clock: Clock) -> Findin
             True,
         )
     return first
+
+
+def _vouched(alignment: Alignment) -> set[str]:
+    """Integers and truth values, like nothing of the reference, of which right real values are made."""
+    right = (Status.SAME, Status.PARTIAL)
+    found: set[str] = set()
+    for op in reversed(alignment.implementation.ops):
+        good = any(
+            v.name in found
+            or (v.type.dtype.kind == "real" and alignment.matches[v.name].status in right)
+            for v in op.results
+        )
+        if good:
+            found.update(
+                x.name
+                for x in op.operands
+                if x.type.dtype.kind != "real"
+                and x.name in alignment.matches
+                and alignment.matches[x.name].status not in right
+            )
+    return found
 
 
 def _reads_right(alignment: Alignment, op: Op) -> bool:

@@ -5,6 +5,7 @@ What is left opaque although its name is known says why in the module's warnings
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +54,8 @@ def defined(module: Module, library: Library) -> Meant:
     if not any(op.opcode in CUSTOM and target_of(op) in known for op in module.ops):
         return Meant(module)
     from shardproof.lemmas.lower import Unmatched
+    from shardproof.lemmas.lower_take import has_open_reads
+    from shardproof.lemmas.terms import Define
 
     names = {i.name for i in module.inputs} | {v.name for op in module.ops for v in op.results}
     writing = _Writing(library, names)
@@ -72,8 +75,12 @@ def defined(module: Module, library: Library) -> Meant:
             warnings.append(str(e))
             continue
         ops += made
-        if any(v.name in needed for v in op.results) and not _shipped(statement.span):
-            assumptions.append(_assumption(op, statement))
+        if any(v.name in needed for v in op.results):
+            if not _shipped(statement.span):
+                assumptions.append(_assumption(op, statement))
+            if isinstance(statement, Define) and has_open_reads(statement):
+                text = f"the positions that `{op.result.name}` ({target}) reads lie within what it reads"
+                assumptions.append(Assumption("ids_in_range", text, op.result.name))
     kept = [w for w in module.warnings if not _speaks_of(w, known)]
     return Meant(replace(module, ops=tuple(ops), warnings=(*kept, *warnings)), tuple(assumptions))
 
@@ -166,7 +173,21 @@ def target_of(op: Op) -> str:
 
 
 def _attributes(op: Op) -> dict[str, Any]:
-    return dict(op.attrs) if op.opcode == "custom_call" else {}
+    """The attributes of a use by name; a `config` that is a JSON object holds those of a PyTorch operator."""
+    if op.opcode != "custom_call":
+        return {}
+    attrs = dict(op.attrs)
+    config = attrs.get("config")
+    if isinstance(config, str) and config.startswith("{"):
+        try:
+            found = json.loads(config)
+        except ValueError:
+            return attrs
+        if found.keys() & {"target", "config"}:
+            return attrs
+        del attrs["config"]
+        attrs |= found
+    return attrs
 
 
 def _shipped(span: Span | None) -> bool:
@@ -195,4 +216,7 @@ def _speaks_of(warning: str, names: Iterable[str]) -> bool:
     """Whether an importer's warning says that one of these custom calls has no known meaning."""
     from shardproof.frontends.hlo.custom_calls import unknown_call
 
-    return any(warning.startswith(unknown_call(name)) for name in names)
+    return any(
+        warning.startswith(unknown_call(name)) or f" ({name.replace('::', '.', 1)}) is kept opaque" in warning
+        for name in names
+    )

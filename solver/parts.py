@@ -10,8 +10,10 @@ from shardproof.passes.views import View
 from shardproof.solver.claims import claims
 from shardproof.solver.infer import OWN_TENSORS, Inferred
 from shardproof.solver.meaning import CUSTOM
+from shardproof.solver.names import is_draw
 from shardproof.solver.placement import describe
 from shardproof.solver.prove import Proof
+from shardproof.solver.randomness import alignment
 from shardproof.solver.relation import Relation
 from shardproof.solver.sweep import Swept
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Place, Verdict
@@ -49,7 +51,7 @@ def layouts_of(inferred: Inferred, implementation: Module) -> dict[str, str]:
         if names.get(i.name) == OWN_TENSORS
         else describe(inferred.relation.inputs[i.name], implementation.mesh)
         for i in implementation.inputs
-        if i.name in names and (implementation.mesh.size > 1)
+        if i.name in names and implementation.mesh.size > 1 and not is_draw(i.name)
     }
 
 
@@ -62,7 +64,12 @@ def layout_assumptions(
         for name, spec in inferred.relation.reference.items():
             text = f"{name} of the reference: {describe(spec, reference.mesh)}"
             found.append(Assumption("reference_layout", text, name))
-    return tuple(found)
+    return (*found, *alignment(_draws(inferred.relation)))
+
+
+def _draws(relation: Relation) -> dict[str, str]:
+    """The reference draw that each of the implementation's is made of."""
+    return {name: relation.sources.get(name, name) for name in relation.inputs if is_draw(name)}
 
 
 def assumptions_of(proof: Proof, reference: Module, implementation: Module) -> tuple[Assumption, ...]:

@@ -54,12 +54,15 @@ class Attempt:
 
     `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
     `reading` rounded literals to be read as the numbers they stand for; `lemmas` is the level of lemmas.
+    `algebra` lets masks be read as factors and selections be simplified under their condition, as lemmas
+    need.
     """
 
     folding: bool = False
     lenient: bool = False
     reading: bool = False
     lemmas: Level = "none"
+    algebra: bool = False
 
 
 PLAIN: Final = Attempt()
@@ -119,7 +122,7 @@ def prove(
         folding=attempt.folding,
         lenient=attempt.lenient,
         reading=attempt.reading,
-        algebra=rules is not None,
+        algebra=rules is not None or attempt.algebra,
     )
     store.check = clock.check
     search = None

@@ -21,7 +21,8 @@ from shardproof.passes.normalise import new_store
 from shardproof.passes.views import Unsupported
 from shardproof.solver.certificate import Certificate, CertificateError, Claim, Range
 from shardproof.solver.claims import claims, lemma_claims
-from shardproof.solver.stated_relation import assumed_values, check_relation
+from shardproof.solver.randomness import alignment
+from shardproof.solver.stated_relation import assumed_values, check_relation, drawn_from
 from shardproof.solver.stepping import undone
 from shardproof.solver.sweep import Composed, Swept, compare, joined, outcome, sides, sweep
 from shardproof.solver.table import Table
@@ -78,6 +79,7 @@ def check(
         raise CertificateError(f"the programs cannot be replayed: {error}") from None
     needed += lemma_claims((x, status_of(x, statuses) == "proved") for x in lemmas.values())
     needed += assumed_values(claim)
+    needed += alignment(drawn_from(claim))
     _assumptions(claim, [(a.kind, a.text) for a in needed])
     return claim
 

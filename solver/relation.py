@@ -52,6 +52,7 @@ class Relation:
     distributed reference's own inputs. `ranges` bounds integer inputs of the reference: low, high
     (exclusive). `inferred` are the inputs that nobody declared, with the evidence. `unused` are inputs
     of the implementation that no output depends on and that no layout is known for: they are free.
+    `independent` are its random draws that are none of the reference's: free, on every rank another.
     """
 
     inputs: Mapping[str, Spec]
@@ -62,6 +63,7 @@ class Relation:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     inferred: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    independent: tuple[str, ...] = ()
 
 
 def compose(reference: Module, implementation: Module, relation: Relation) -> Composed:
@@ -74,6 +76,9 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
         if own.name in relation.unused:
             unused.append(Value(f"{BASE}{own.name} of the implementation", own.value.type))
             cutter.define(own.value, unused[-1])
+            continue
+        if own.name in relation.independent:
+            unused.append(_of_each_rank(cutter, own))
             continue
         spec = relation.inputs[own.name]
         try:
@@ -101,6 +106,18 @@ def compose(reference: Module, implementation: Module, relation: Relation) -> Co
     )
     ranges = {BASE + name: r for name, r in relation.ranges.items()}
     return joined(reference, implementation, layouts, expected, ranges, _even(reference, relation))
+
+
+def _of_each_rank(cutter: Cutter, own: Input) -> Value:
+    """A base tensor that holds the input of each rank, in rank order along a first dim."""
+    type, count = own.value.type, cutter.mesh.size
+    base = Value(f"{BASE}{own.name} of the implementation", TensorType(type.dtype, (count, *type.shape)))
+    if count == 1:
+        cutter.define(own.value, cutter.reshape(base, type.shape))
+    else:
+        part = cutter.part(base, 0, count, cutter.position([name for name, _ in cutter.mesh.axes]))
+        cutter.define(own.value, cutter.reshape(part, type.shape))
+    return base
 
 
 def _layout(name: str, program: Module, inputs: tuple[Input, ...], ops: Sequence[Op]) -> Module:

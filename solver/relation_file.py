@@ -17,13 +17,18 @@ from shardproof.ir.types import Mesh
 from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec
 from shardproof.solver.steps import Layout, RelationError, Step, parse
 
+Groups = tuple[tuple[int, ...], ...]
 LAYERS: Final = 512
 """Most layers that a pattern with `{l}` is tried for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A relation file, its names still patterns; `idle` are its sections that no HLO program needs."""
+    """A relation file, its names still patterns.
+
+    `groups` and `constants` say what PyTorch dumps leave open: the ranks of process groups by name, and
+    values of constants by name or pattern; those of a distributed reference are in `reference_groups`.
+    """
 
     mesh: Mesh | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -33,13 +38,22 @@ class Declared:
     reference_mesh: Mesh | None = None
     layers: int | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    idle: tuple[str, ...] = ()
+    groups: Mapping[str, Groups] = field(default_factory=dict)
+    reference_groups: Mapping[str, Groups] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
 
 
-TABLES: Final = ("inputs", "outputs", "ranges", "reference", "reference_outputs")
+TABLES: Final = (
+    "inputs",
+    "outputs",
+    "ranges",
+    "reference",
+    "reference_outputs",
+    "groups",
+    "reference_groups",
+    "constants",
+)
 SECTIONS: Final = (*TABLES, "mesh", "reference_mesh", "layers")
-UNUSED: Final = ("groups", "constants")
-"""Sections for what a dump of per-rank programs leaves open; no program that is read needs them yet."""
 
 
 def read(path: str | Path) -> Declared:
@@ -58,7 +72,7 @@ def read(path: str | Path) -> Declared:
 
 
 def _declared(data: Mapping[str, Any]) -> Declared:
-    unknown = sorted(set(data) - {*SECTIONS, *UNUSED})
+    unknown = sorted(set(data) - {*SECTIONS})
     if unknown:
         raise RelationError(f"unknown section `{unknown[0]}`; a relation has {', '.join(sorted(SECTIONS))}")
     tables = {name: data.get(name, {}) for name in TABLES}
@@ -87,7 +101,9 @@ def _declared(data: Mapping[str, Any]) -> Declared:
         _mesh("reference_mesh", data.get("reference_mesh")),
         layers,
         ranges,
-        tuple(name for name in UNUSED if data.get(name)),
+        {k: _group(k, v) for k, v in tables["groups"].items()},
+        {k: _group(k, v) for k, v in tables["reference_groups"].items()},
+        {k: _constant(k, v) for k, v in tables["constants"].items()},
     )
 
 
@@ -97,6 +113,24 @@ def _mesh(name: str, data: Any) -> Mesh | None:
     if not isinstance(data, dict) or not all(type(n) is int and n >= 1 for n in data.values()):
         raise RelationError(f"`{name}` is a table of axis sizes, as in {{ tp = 4 }}")
     return Mesh(tuple(data.items()))
+
+
+def _group(name: str, value: Any) -> Groups:
+    """Disjoint groups of ranks: one list of ranks, or a list of those."""
+    several = isinstance(value, list) and bool(value) and all(isinstance(g, list) for g in value)
+    groups = value if several else [value]
+    if not all(isinstance(g, list) and g and all(type(r) is int and r >= 0 for r in g) for g in groups):
+        raise RelationError(f"group `{name}`: write its ranks in order, as in [0, 1] or [[0, 1], [2, 3]]")
+    ranks = [r for g in groups for r in g]
+    if len(set(ranks)) != len(ranks):
+        raise RelationError(f"group `{name}`: a rank is named twice")
+    return tuple(map(tuple, groups))
+
+
+def _constant(name: str, value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise RelationError(f"constant `{name}`: write a number, or true or false")
+    return value
 
 
 def _spec(name: str, value: Any) -> Any:
@@ -171,7 +205,7 @@ def _uses(text: str, variable: str) -> bool:
     return any(re.search(rf"\b{variable}\b", hole) for hole in _HOLE.findall(text))
 
 
-def _instances(patterns: Mapping[str, Any], layers: int) -> Iterator[tuple[str, str, Any, int]]:
+def instances(patterns: Mapping[str, Any], layers: int) -> Iterator[tuple[str, str, Any, int]]:
     """(pattern, name, value, layer) for every layer."""
     for pattern, value in patterns.items():
         each = _uses(pattern, "l")
@@ -191,7 +225,8 @@ def _texts(value: Any) -> list[str]:
     return [value.get("source", ""), *(s.get("steps", "") for s in value["segments"])]
 
 
-def _built(value: Any, layer: int, layers: int) -> Spec:
+def built(value: Any, layer: int, layers: int) -> Spec:
+    """A layout as a relation file writes it, its `{...}` put in."""
     if isinstance(value, str):
         return parse(fill(value, layer, layers))
     parts = tuple(
@@ -265,7 +300,7 @@ def _layers(declared: Declared, inputs: Names, outputs: Names) -> int:
 def _hit(patterns: Mapping[str, Any], names: Names, layers: int) -> int | None:
     """How many names the keys mean, or None when one means none or a name is meant twice."""
     hit: set[str] = set()
-    for _, name, _, _ in _instances(patterns, layers):
+    for _, name, _, _ in instances(patterns, layers):
         found = names.find(name)
         if not found or not hit.isdisjoint(found):
             return None
@@ -293,7 +328,7 @@ def resolve(declared: Declared, reference: Module, implementation: Module) -> Re
             sources["output " + name] = spec.source
     ranges = {}
     types = {i.name: i.value.type for i in reference.inputs}
-    for pattern, name, pair, _ in _instances(declared.ranges, layers):
+    for pattern, name, pair, _ in instances(declared.ranges, layers):
         found = whole.find(name)
         if not found:
             raise RelationError(f"range `{pattern}`: the reference has no input `{name}`")
@@ -323,13 +358,13 @@ def _table(
 ) -> dict[str, Spec]:
     """One section by actual name; the names of `sources` within layouts are put in by actual name too."""
     out: dict[str, Spec] = {}
-    for pattern, key, value, layer in _instances(patterns, layers):
+    for pattern, key, value, layer in instances(patterns, layers):
         try:
             found = names.find(key) or [names.one(key, missing)]
             for name in found:
                 if name in out:
                     raise RelationError(f"`{name}` is named by another key too")
-                out[name] = _named(_built(value, layer, layers), sources)
+                out[name] = _named(built(value, layer, layers), sources)
         except RelationError as e:
             raise RelationError(f"{kind} `{pattern}`: {e}") from None
     return out

@@ -29,6 +29,7 @@ class Check:
     classes: int = 0
     names: tuple[str, str] = ("", "")
     defines: tuple[Assumption, ...] = ()
+    guesses: tuple[Assumption, ...] = ()
     certificate: str | Path | None = None
     goals: str | Path | None = None
     _last: float = field(default_factory=time.perf_counter)

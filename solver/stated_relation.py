@@ -13,6 +13,7 @@ from shardproof.ir.module import Module, Value
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import TensorType
 from shardproof.solver.certificate import Certificate, CertificateError, Claim
+from shardproof.solver.names import distribution, is_draw
 from shardproof.solver.sweep import BASE, OF
 from shardproof.solver.verdict import Assumption
 
@@ -177,6 +178,30 @@ def assumed_values(claim: Claim) -> list[Assumption]:
         for o in claim.assumed.outputs:
             made_of = ", ".join(f"`{n.removesuffix(OF)}`" for n in sorted(reads[o.value.name]))
             found.append(Assumption("user_assumed", f"`{o.name}` is {made_of} of the reference", o.name))
+    return found
+
+
+def drawn_from(claim: Claim) -> dict[str, str]:
+    """The reference draw that each draw of the implementation is made of (soundness E1).
+
+    Raises CertificateError for one that is made of several, of an input, or of the draw that another is
+    made of.
+    """
+    own = {i.name for i in claim.layouts.reference.inputs}
+    found: dict[str, str] = {}
+    reads = _reads(claim.layouts.implementation)
+    for o in claim.layouts.implementation.outputs:
+        shared = sorted(name.removeprefix(BASE) for name in reads[o.value.name] & own)
+        draws = [name for name in shared if is_draw(name)]
+        if not is_draw(o.name) and draws:
+            raise CertificateError(f"input `{o.name}` is made of a random draw")
+        if not is_draw(o.name) or not shared:
+            continue
+        if shared != draws or len(draws) > 1 or distribution(draws[0]) != distribution(o.name):
+            raise CertificateError(f"the draw `{o.name}` is made of something else than one draw")
+        if draws[0] in found.values():
+            raise CertificateError(f"two draws are made of the draw `{draws[0]}`")
+        found[o.name] = draws[0]
     return found
 
 

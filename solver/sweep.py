@@ -18,9 +18,8 @@ from shardproof.passes.collectives import Ranks
 from shardproof.passes.mesh_axes import refined
 from shardproof.passes.normalise import Normalised, input_view, normalise, same
 from shardproof.passes.views import View, align
+from shardproof.solver.names import BASE as BASE
 
-BASE: Final = "base "
-"""Prefix of the names of base tensors."""
 OF: Final = "@"
 """Ending of the name of a reference value where it is an input of `expected`."""
 
@@ -115,7 +114,7 @@ def sweep(
     for name, (low, high) in (bounds or {}).items():
         if name not in composed.ranges and low < high:
             text = f"every element of {name.removeprefix(BASE)} is at least {low} and less than {high}"
-            store.assume("index_range", text, name.removeprefix(BASE))
+            store.assume("ids_in_range", text, name.removeprefix(BASE))
     base = {}
     for own in composed.implementation.inputs:
         low, high = ranges.get(own.name, (0, 0))

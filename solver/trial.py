@@ -17,8 +17,9 @@ from shardproof.solver.closest import Closest, called, closest, rules_of, where_
 from shardproof.solver.infer import infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
 from shardproof.solver.pattern import Pattern
-from shardproof.solver.programs import Program, mesh_of, read_implementation, read_program, sized
+from shardproof.solver.programs import Gaps, Program, mesh_of, read_implementation, read_program, sized
 from shardproof.solver.prove import Attempt, Clock, Proof, prove
+from shardproof.solver.randomness import with_draws
 from shardproof.solver.relation import BASE, compose
 from shardproof.solver.theory import level_of
 
@@ -92,9 +93,10 @@ def attempt(
     """
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
     wanted = mesh_of(mesh) or declared.mesh
-    first = read_program(reference, None)
+    gaps = Gaps(declared.reference_groups or declared.groups, declared.constants)
+    first = read_program(reference, None, gaps)
     first = mesh_axes(first, sized(declared.reference_mesh, first, "reference"))
-    second = read_implementation(implementation, wanted)
+    second = read_implementation(implementation, wanted, Gaps(declared.groups, declared.constants))
     second = mesh_axes(second, sized(wanted, second, "implementation"))
     theory = theory_of(lemmas)
     lemma = theory.statements.lemmas.get(name)
@@ -103,7 +105,7 @@ def attempt(
     use, rules = where_used(theory, lemma), rules_of(theory, lemma)
     if rules is None:
         return Tried(name, use)
-    first, second = (m.module for m in meant((first, second), lemmas))
+    first, second = (with_draws(m.module) for m in meant((first, second), lemmas))
     inferred = infer(first, second, relation_file.resolve(declared, first, second))
     if inferred.gaps:
         gap = inferred.gaps[0]

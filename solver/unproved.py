@@ -12,9 +12,10 @@ from shardproof.ir.module import Module
 from shardproof.passes.views import View
 from shardproof.solver.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
-from shardproof.solver.infer import Inferred
+from shardproof.solver.infer import Inferred, unread
 from shardproof.solver.locate import Finding, locate
 from shardproof.solver.meaning import CUSTOM, target_of
+from shardproof.solver.names import drawn
 from shardproof.solver.parts import (
     assumptions_of,
     has_no_meaning,
@@ -188,6 +189,10 @@ def _other_explanation(
     finding: Finding | None,
 ) -> tuple[str, str] | None:
     """Why a difference under an inferred relation is no refutation: (code, text), or None when it is one."""
+    loose = sorted(set(inferred.relation.independent) - unread(implementation))
+    if loose:
+        name = drawn(loose[0])
+        return "U10", f"the outputs differ, but which draw of the reference `{name}` stands for is not known"
     if not inferred.relation.inferred:
         return None
     wrong = misread(implementation, reference, inferred)

@@ -17,7 +17,9 @@ from shardproof.solver.certificate_file import write
 from shardproof.solver.certify import lemma_assumptions, rechecked
 from shardproof.solver.claims import unique
 from shardproof.solver.infer import Inferred, infer
-from shardproof.solver.meaning import meant
+from shardproof.solver.meaning import CUSTOM, meant, target_of
+from shardproof.solver.names import is_draw
+from shardproof.solver.nodes import by_node
 from shardproof.solver.parts import (
     assumptions_of,
     layout_assumptions,
@@ -27,8 +29,18 @@ from shardproof.solver.parts import (
     warnings_of,
 )
 from shardproof.solver.placement import describe
-from shardproof.solver.programs import Program, called, mesh_of, read_implementation, read_program, sized
+from shardproof.solver.programs import (
+    Gaps,
+    Program,
+    called,
+    checked_only,
+    mesh_of,
+    read_implementation,
+    read_program,
+    sized,
+)
 from shardproof.solver.prove import Clock, Proof, TimeUp
+from shardproof.solver.randomness import with_draws
 from shardproof.solver.refute import Replayed, replay
 from shardproof.solver.relation import PER_RANK, compose
 from shardproof.solver.run import Check, Progress, unknown
@@ -76,10 +88,13 @@ def verify(
     check.phase("read", 0.0)
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
     wanted = mesh_of(mesh) or declared.mesh
-    first = read_program(reference, None)
+    own = Gaps(declared.reference_groups or declared.groups, declared.constants)
+    other = Gaps(declared.groups, declared.constants)
+    ranks = declared.reference_mesh.size if declared.reference_mesh is not None else None
+    first = read_program(reference, ranks, own)
     first = mesh_axes(first, sized(declared.reference_mesh, first, "reference"))
     try:
-        second = read_implementation(implementation, wanted)
+        second = read_implementation(implementation, wanted, other)
     except Divergent as e:
         check.done("read")
         return unknown(check, "U02", str(e), findings=(str(e),))
@@ -87,9 +102,14 @@ def verify(
     check.names = called(reference, first), called(implementation, second)
     check.instructions = len(first.ops) + len(second.ops)
     first, second = _written_out(check, first, second)
+    check.guesses = unique(a for a in (*own.assumed, *other.assumed) if not _settled(a, (first, second)))
     check.done("read")
     check.phase("relation", 0.1)
-    inferred = infer(first, second, relation_file.resolve(declared, first, second))
+    relations = relation_file.resolve(declared, first, second)
+    if own.read and other.read:
+        named = {relations.sources.get("output " + name, name) for name in relations.outputs}
+        first = checked_only(first, named)
+    inferred = infer(first, second, relations)
     check.done("relation")
     try:
         result = _check(check, first, second, inferred)
@@ -99,18 +119,28 @@ def verify(
     if save_relation is not None and not inferred.gaps:
         text = relation_file.write(inferred.relation, second.mesh, first.mesh)
         Path(save_relation).write_text(text, encoding="utf-8")
-    if declared.idle:
-        text = "are not used: HLO programs state their groups and constants"
-        idle = f"sections {', '.join(declared.idle)} of the relation {text}"
+    told = [name for name in ("groups", "reference_groups", "constants") if getattr(declared, name)]
+    if told and not (own.read or other.read):
+        idle = f"sections {', '.join(told)} of the relation are not used: the programs state their own"
         result = replace(result, findings=(*(result.findings or ()), idle))
+    if own.read or other.read:
+        result = by_node(result)
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 
+def _settled(guess: Assumption, modules: Sequence[Module]) -> bool:
+    """Whether a guess is about an operator that a definition describes, which leaves nothing to guess."""
+    if guess.kind != "opaque_batched":
+        return False
+    left = (target_of(op) for m in modules for op in m.ops if op.opcode in CUSTOM)
+    return not any(target.startswith(guess.value or "") for target in left)
+
+
 def _written_out(check: Check, reference: Module, implementation: Module) -> list[Module]:
-    """Both programs with the meaning of their custom operators."""
+    """Both programs with the meaning of their custom operators, their random draws as inputs."""
     both = meant((reference, implementation), check.lemmas)
     check.defines = unique(a for m in both for a in m.assumptions)
-    return [m.module for m in both]
+    return [with_draws(m.module) for m in both]
 
 
 def _check(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
@@ -198,6 +228,7 @@ def _verified(
         *layout_assumptions(layouts, inferred, reference),
         *assumptions_of(proof, reference, implementation),
         *lemma_assumptions(proof),
+        *check.guesses,
         *check.defines,
         *extra,
     )
@@ -232,7 +263,8 @@ def _verified(
         findings=warnings_of(reference, implementation),
         lemma_count=len(theory_of(check.lemmas).statements.lemmas) if proof.instances else None,
     )
-    if check.strict and (layouts or any(a.kind in STRICT for a in assumptions)):
+    paired = any(is_draw(name) for name in inferred.relation.inferred)
+    if check.strict and (layouts or paired or any(a.kind in STRICT for a in assumptions)):
         why = "an inferred layout" if layouts else "a guess"
         return replace(
             result,

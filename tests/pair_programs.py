@@ -317,7 +317,7 @@ def _out_of_range_witness() -> tuple[Module, Module]:
     return two(_rows(ids, one_hot=False), _rows(ids, one_hot=True))
 
 
-@pair("gather_out_of_range", "assume", "verified", under="index_range", witness=_out_of_range_witness)
+@pair("gather_out_of_range", "assume", "verified", under="ids_in_range", witness=_out_of_range_witness)
 def gather_out_of_range() -> tuple[Module, Module]:
     def ids(g: Graph) -> Tensor:
         return g.input("ids", 3, dtype=DType.S32)
@@ -457,7 +457,7 @@ def draw(g: Graph, n: int) -> Tensor:
     return g.op("rng", g.const(0.0), g.const(1.0), type=g.zeros(n).value.type, distribution="uniform")
 
 
-@pair("independent_dropout", "not_equal", "unknown")
+@pair("independent_dropout", "not_equal", "refuted")
 def independent_dropout() -> tuple[Module, Module]:
     def twice(g: Graph) -> Tensor:
         x = g.input("x", 8)

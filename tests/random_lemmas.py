@@ -396,7 +396,7 @@ def check_lemma_graph(
         inputs[x.name] = input_view(store, x.value, low=low, high=high)
     state = normalise(store, g.module(), inputs)
     used = Counter(i.lemma for i in search.instances) if search is not None else Counter()
-    if any(kind in ("index_range", "distinct_indices", "finite_value") for kind, _ in store.assumptions):
+    if any(kind in ("ids_in_range", "distinct_indices", "finite_value") for kind, _ in store.assumptions):
         return used
     if lenient and g.special:
         return used

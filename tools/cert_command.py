@@ -46,6 +46,10 @@ def check(
     claim: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="Reject a certificate of any other claim.")
     ] = None,
+    relation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The relation file, for groups and constants of PyTorch dumps."),
+    ] = None,
     lemmas: LemmasOption = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
@@ -67,7 +71,7 @@ def check(
             certificate = from_bytes(content)
             if claim is not None and certificate.stated != claim:
                 raise CertificateError(f"the certificate is for the claim {certificate.stated}")
-            shown = replayed(certificate, reference, implementation, lemmas or [])
+            shown = replayed(certificate, reference, implementation, lemmas or [], relation)
         except CertificateError as error:
             answer = {"version": __version__, "valid": False, "reason": str(error)}
             text = f"rejected: {error}\n"
@@ -83,7 +87,11 @@ def check(
 
 
 def replayed(
-    certificate: Certificate, reference: Path, implementation: Sequence[Path], lemmas: Sequence[Path]
+    certificate: Certificate,
+    reference: Path,
+    implementation: Sequence[Path],
+    lemmas: Sequence[Path],
+    relation: Path | None = None,
 ) -> Claim:
     """What a certificate proves of these files. Raises CertificateError, or ModuleError for the files."""
     from shardproof.passes.fold_ranks import Divergent
@@ -91,18 +99,27 @@ def replayed(
     from shardproof.solver.certificate import CertificateError
     from shardproof.solver.claims import unique
     from shardproof.solver.meaning import meant
-    from shardproof.solver.programs import read_implementation, read_program, sized
+    from shardproof.solver.programs import Gaps, checked_only, read_implementation, read_program, sized
+    from shardproof.solver.randomness import with_draws
     from shardproof.solver.recheck import check as recheck
+    from shardproof.solver.relation_file import Declared, read
     from shardproof.solver.statuses import statuses_of
 
     own, other = certificate.claim.meshes
+    told = Declared() if relation is None else read(relation)
+    gaps = (
+        Gaps(told.reference_groups or told.groups, told.constants),
+        Gaps(told.groups, told.constants),
+    )
     try:
-        first = read_program(reference, own.size)
-        second = read_implementation([*implementation], other)
+        first = read_program(reference, own.size, gaps[0])
+        second = read_implementation([*implementation], other, gaps[1])
     except Divergent as error:
         raise CertificateError(str(error)) from None
     first = mesh_axes(first, sized(own, first, "reference"))
     second = mesh_axes(second, sized(other, second, "implementation"))
+    if all(g.read for g in gaps):
+        first = checked_only(first, {source for _, source, _ in certificate.claim.outputs})
     both = meant((first, second), lemmas)
     library = {}
     if certificate.lemmas:
@@ -112,8 +129,8 @@ def replayed(
         library = {use.name: known[use.name] for use in certificate.lemmas if use.name in known}
     return recheck(
         certificate,
-        both[0].module,
-        both[1].module,
+        with_draws(both[0].module),
+        with_draws(both[1].module),
         library,
         statuses_of(library.values()),
         defines=unique(a for m in both for a in m.assumptions),

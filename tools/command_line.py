@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from shardproof import __version__
-from shardproof.tools import cert_command, lemma_command
+from shardproof.tools import capture_command, cert_command, lemma_command, relation_command
 from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail, guarded
 from shardproof.tools.options import (
     Format,
@@ -40,6 +40,8 @@ app = typer.Typer(
 )
 app.add_typer(lemma_command.app)
 app.add_typer(cert_command.app)
+app.add_typer(relation_command.app)
+app.command(short_help="Capture a PyTorch program.")(capture_command.capture)
 
 
 class Placement(StrEnum):

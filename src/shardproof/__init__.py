@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from shardproof.ir.module import Module
     from shardproof.solver.verdict import Result as Result
     from shardproof.solver.verdict import Verdict as Verdict
+    from shardproof.torch_api import capture_torch as capture_torch
+    from shardproof.torch_api import verify_torch as verify_torch
 
     Program = str | Path | Module
 
-__all__ = ["Result", "Verdict", "__version__", "verify"]
+__all__ = ["Result", "Verdict", "__version__", "capture_torch", "verify", "verify_torch"]
 __version__ = "0.1.0"
 
 
@@ -72,6 +74,10 @@ def __getattr__(name: str) -> Any:
         from shardproof.solver import verdict
 
         return getattr(verdict, name)
+    if name in ("capture_torch", "verify_torch"):
+        from shardproof import torch_api
+
+        return getattr(torch_api, name)
     raise AttributeError(f"module 'shardproof' has no attribute '{name}'")
 
 

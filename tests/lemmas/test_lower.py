@@ -15,6 +15,7 @@ from shardproof.ir.verify import verify
 from shardproof.lemmas.errors import LemmaError
 from shardproof.lemmas.lower import Unmatched, lower
 from shardproof.lemmas.lower_opaque import lower_opaque
+from shardproof.lemmas.lower_take import has_open_reads
 from shardproof.lemmas.parse import parse
 from shardproof.lemmas.terms import Define, OpaqueDefine
 from shardproof.lemmas.typing import check
@@ -120,6 +121,50 @@ def test_a_result_may_use_the_old_and_the_new_value() -> None:
     close(new_b, b)
 
 
+HALVES = 'define halves(y![..., h], x[..., g]) "d" y = take[g](x, h)*take[g](x, h + |h|)'
+TURNED = """
+define turned(x![t, q], table[m, c], at[t]) "d"
+  other = take[q](x, q - rem(q, 4) + rem(q + 2, 4))
+  x = where(|c| == 2,
+    x*take[m](take[c](table, rem(q, 2)), at) + where(rem(q, 4) < 2, -other, other), take[q](x, -1))
+"""
+
+
+def test_reads_in_steps_are_slices() -> None:
+    x = normal(3, 8)
+    types = [t(F32, 3, 4), t(F32, 3, 8)]
+    found = define(HALVES)
+    (y,) = evaluated(found, [normal(3, 4), x], types, {}, types[:1])
+    close(y, x[:, :4] * x[:, 4:])
+    operands, results = values("x", types), values("y", types[:1])
+    assert {op.opcode for op in lower(found, operands, {}, results)} == {"slice", "multiply", "convert"}
+    assert not has_open_reads(found)
+
+
+def test_reads_at_computed_positions_are_gathers() -> None:
+    x, table, at = normal(3, 8), normal(5, 2), np.array([4, 0, 2])
+    types = [t(F32, 3, 8), t(F32, 5, 2), t(S32, 3)]
+    found = define(TURNED)
+    (y,) = evaluated(found, [x, table, at], types, {}, types[:1])
+    heads = x.reshape(3, 2, 2, 2)
+    other = np.stack([-heads[:, :, 1], heads[:, :, 0]], 2).reshape(3, 8)
+    close(y, x * np.tile(table[at], 4) + other)
+    assert has_open_reads(found)
+    with pytest.raises(Unmatched, match="out of the range of q"):
+        lower(found, values("x", [types[0], t(F32, 5, 3), types[2]]), {}, values("y", types[:1]))
+    with pytest.raises(Unmatched, match="out of the range of q"):
+        narrow = t(F32, 3, 6)
+        lower(found, values("x", [narrow, *types[1:]]), {}, values("y", [narrow]))
+
+
+def test_a_gather_keeps_the_indices_that_both_have() -> None:
+    x, at = normal(3, 2, 5), np.array([4, 0, 2])
+    types = [t(F32, 3, 2, 5), t(S32, 3)]
+    text = 'define pick(x[b, c, k], at[b]) -> y[b, c] "d" y = take[k](x, at)'
+    (y,) = evaluated(define(text), [x, at], types, {}, [t(F32, 3, 2)])
+    close(y, x[np.arange(3), :, at])
+
+
 def test_several_results_and_earlier_ones() -> None:
     text = """
     define layer_norm(x[..., k], w[k], b[k]; eps) -> y[..., k], mean[...], rstd[...] "d"
@@ -210,7 +255,13 @@ X, W, E = t(F32, 5, 3), t(F32, 5), t(F32)
         (LAST_DIM, [t(F32, 3, 5), t(F32, 3), E], {}, [t(F32, 3, 5)], "5 is needed along k"),
         (LAST_DIM, [t(F32, 3, 5), t(F32, 1, 5), E], {}, [t(F32, 3, 5)], "3 is needed along ...0"),
         ('define f(x[i, j]) -> y[i] "d" y = x', [X], {}, [W], "varies along j"),
-        ('define f(x[i], y[i]) -> z[i] "d" z = take[i](x, 0) + y', [W, W], {}, [W], "computed position"),
+        (
+            'define f(x[i], y[i]) -> z[i] "d" z = take[i](x, i + 1) + y',
+            [W, W],
+            {},
+            [W],
+            "out of the range of i",
+        ),
         ('define f(x[i]) -> z[i] "d" z = x*16777217', [W], {}, [W], "does not fit f32"),
     ],
 )

@@ -34,12 +34,30 @@ def call(g: Graph, x: Tensor, target: str = "Mystery", config: str = "") -> Tens
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_draws_of_two_programs_are_not_the_same(ranks: int) -> None:
-    def dropped(g: Graph, x: Tensor) -> Sequence[tuple[str, Tensor]]:
+def test_draws_of_two_programs_are_the_same_by_a_listed_assumption_only(ranks: int) -> None:
+    def dropped(distribution: str) -> Callable[[Graph, Tensor], Sequence[tuple[str, Tensor]]]:
+        return lambda g, x: [("y", x * draw(g, distribution))]
+
+    one, several = program(1, dropped("uniform")), program(ranks, dropped("uniform"))
+    result = verify(one, several)
+    assert result.verdict == "verified"
+    assert [a.kind for a in result.assumptions].count("rng_aligned") == 1
+    assert verify(one, several, strict=True).code == "U08"
+    assert verify(one, program(ranks, dropped("normal"))).verdict == "unknown"
+
+
+def test_a_draw_without_a_counterpart_refutes_nothing() -> None:
+    def once(g: Graph, x: Tensor) -> Sequence[tuple[str, Tensor]]:
         return [("y", x * draw(g))]
 
-    result = verify(program(1, dropped), program(ranks, dropped))
-    assert result.verdict == "unknown"
+    def again(g: Graph, x: Tensor) -> Sequence[tuple[str, Tensor]]:
+        first, second = draw(g), draw(g)
+        return [("y", x * (first + second))]
+
+    assert verify(program(1, once), program(2, again)).verdict == "unknown"
+    both = verify(program(1, again), program(2, again))
+    assert both.verdict == "verified"
+    assert [a.kind for a in both.assumptions].count("rng_aligned") == 2
 
 
 def test_bits_are_functions_of_the_state() -> None:

@@ -217,7 +217,7 @@ def test_an_opaque_kernel_works_slice_by_slice(tmp_path: Path, batched: str, ver
     path.write_text(f'opaque my::attention(q[t, h, d]) -> o[t, h, d] "d" batched over {batched}\n')
     result = verify(attention(1), attention(2), lemmas=[path])
     assert result.verdict == verdict, result.text()
-    assert {"opaque_function", "user_define"} <= kinds(result)
+    assert {"opaque_batched", "user_define"} <= kinds(result)
     assert verify(attention(1), attention(2)).verdict == "unknown"
 
 

@@ -249,7 +249,7 @@ EQUAL = {
         + spread("ib", "i", "s32[3,6]", "(0,)")
         + '%eq = compare(%io, %ib) {direction="EQ", total=false} : bool[3,6]\n'
         + f'%f = convert(%eq) : f32[3,6]\n%o = dot_general(%f, %w) {DOT} : f32[3,5]\noutput "o" = %o',
-        {"index_range"},
+        {"ids_in_range"},
     ),
     "broadcast by a masked sum": Pair(
         '%x = input(0) : f32[4]\noutput "o" = %x', masked_sum("LT"), mesh="tp=2"

@@ -27,7 +27,7 @@ def test_an_input_that_is_not_read_needs_no_layout() -> None:
 
 def test_idle_sections_are_named(tmp_path: Path) -> None:
     file = tmp_path / "relation.toml"
-    file.write_text('[inputs]\nx = "replicate"\n[groups]\n"12" = "tp"\n[constants]\nk = 0\n')
+    file.write_text('[inputs]\nx = "replicate"\n[groups]\n"12" = [0]\n[constants]\nk = 0\n')
     result = shardproof.verify(program("f32[4]"), program("f32[4]"), relation=file)
     assert result.verdict == "verified"
     assert result.findings is not None and "groups, constants" in result.findings[0]

@@ -58,7 +58,7 @@ def test_json_of_every_part() -> None:
         verdict=Verdict.REFUTED,
         code="R02",
         outputs=(OutputVerdict("y", "equal on every rank", Verdict.REFUTED),),
-        assumptions=(Assumption("index_range", "ids in 0:32", "ids"),),
+        assumptions=(Assumption("ids_in_range", "ids in 0:32", "ids"),),
         inferred_relation={"p0": "replicate"},
         location=Place("add.7", "add", "m.py", 3),
         counterexample=Counterexample(
@@ -71,7 +71,7 @@ def test_json_of_every_part() -> None:
     form = json.loads(result.to_json())
     assert list(form) == FIELDS
     assert form["outputs"] == [{"name": "y", "placement": "equal on every rank", "verdict": "refuted"}]
-    assert form["assumptions"] == [{"kind": "index_range", "text": "ids in 0:32", "value": "ids"}]
+    assert form["assumptions"] == [{"kind": "ids_in_range", "text": "ids in 0:32", "value": "ids"}]
     assert form["location"] == {"value": "add.7", "op": "add", "file": "m.py", "line": 3, "stack": []}
     assert form["counterexample"] == {
         "seed": 1,
