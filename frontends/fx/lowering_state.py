@@ -165,7 +165,8 @@ class Lowering:
     def _follow_line(self, opcode: str, x: Value, result: Value, attrs: Mapping[str, Any]) -> None:
         dim = self.lines[x]
         if opcode == "convert":
-            self.lines[result] = dim
+            if result.type.dtype.kind == "int" and x.type.shape[dim] <= np.iinfo(result.type.dtype.storage).max:
+                self.lines[result] = dim
         elif opcode == "broadcast_in_dim" and result.type.shape[attrs["dims"][dim]] == x.type.shape[dim]:
             self.lines[result] = attrs["dims"][dim]
         elif opcode == "transpose":

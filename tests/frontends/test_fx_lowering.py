@@ -295,6 +295,15 @@ def test_a_write_to_one_element_of_each_row_is_a_selection() -> None:
     assert run(module, inputs)["read"][0].tolist() == values.tolist()
 
 
+def test_truth_values_of_counted_positions_do_not_count() -> None:
+    p = Program()
+    x = p.input("x", 3)
+    some = p.call("some", "aten.to.dtype", p.call("c", "aten.arange.default", 3), BOOL)
+    at = p.call("at", "aten.to.dtype", some, S64)
+    module = lowered(p.graph(p.call("y", "aten.index.Tensor", x, (at,)))).module
+    assert run(module, {"x": np.arange(3.0)})["y"][0].tolist() == [0.0, 1.0, 1.0]
+
+
 def test_a_write_to_leading_positions_is_an_update_of_a_block() -> None:
     p = Program()
     x, v = p.input("x", 2, 6), p.input("v", 2, 4)
