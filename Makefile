@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow oldest lemmas lint types layers sizes check bench clean
+.PHONY: demo test slow oldest torch lemmas lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -39,6 +39,14 @@ slow: .venv/.dev         ## the tests on large corpora
 oldest: .venv-oldest/.done  ## the readers and the command with the lowest supported versions
 	.venv-oldest/bin/python -m pytest -m "not slow" tests/frontends tests/ir tests/tools
 
+.venv-torch/.done: torch.txt pyproject.toml
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --requirement torch.txt --editable . pytest hypothesis
+	@touch $@
+
+torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatron-Core
+	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/examples
+
 lemmas: .venv/.dev       ## check every lemma of the library, with proofs
 	$(BIN)/shardproof lemma check
 
@@ -61,4 +69,4 @@ bench: .venv/.core
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean:
-	rm -rf .venv .venv-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-torch build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
