@@ -31,16 +31,16 @@ def lower(
     groups: Mapping[str, Groups] | None = None,
     shared: Collection[str] = (),
     constants: Mapping[str, Array | float] | None = None,
-    sizes: Mapping[str, int] | None = None,
 ) -> Lowered:
     """The IR of one rank's graph (of all ranks, if the graph names no rank).
 
     `groups` gives, for the name of a process group on this rank, the ranks of it and of the groups that stand
     for it on the other ranks, each in its order. A name in `shared` occurs on every rank. `constants` are
-    values of attributes that the graph lacks, by name or pattern; `sizes` are the values of symbolic sizes.
-    Raises ModuleError: what, where, what to do.
+    values of attributes that the graph lacks, by name or pattern, and of symbolic sizes by name. Raises
+    ModuleError: what, where, what to do.
     """
-    state = Lowering(ranks, groups or {}, frozenset(shared), sizes or {})
+    sizes = {k: int(v) for k, v in (constants or {}).items() if k.isidentifier() and _is_size(v)}
+    state = Lowering(ranks, groups or {}, frozenset(shared), sizes)
     run = Run(graph, state, dict(constants or {}))
     for node in graph.nodes:
         run.step(node)
@@ -59,12 +59,15 @@ def lower(
     )
 
 
+def _is_size(value: Array | float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+
+
 def lower_ranks(
     graphs: Sequence[Graph],
     *,
     groups: Mapping[str, Groups] | None = None,
     constants: Mapping[str, Array | float] | None = None,
-    sizes: Mapping[str, int] | None = None,
 ) -> list[Lowered]:
     """The IR of the graphs of all ranks, in rank order.
 
@@ -77,7 +80,7 @@ def lower_ranks(
     for rank, graph in enumerate(graphs):
         known = {**_recorded(graphs, called, rank), **(groups or {})}
         found.append(
-            lower(graph, ranks=len(graphs), groups=known, shared=shared, constants=constants, sizes=sizes)
+            lower(graph, ranks=len(graphs), groups=known, shared=shared, constants=constants)
         )
     return found
 

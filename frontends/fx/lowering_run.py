@@ -14,6 +14,7 @@ from shardproof.frontends.fx.lowering_call import Entry, bind
 from shardproof.frontends.fx.lowering_collectives import WAITS
 from shardproof.frontends.fx.lowering_cuts import selected
 from shardproof.frontends.fx.lowering_memory import UNSURE, VIEWS, Memory, View, settled
+from shardproof.frontends.fx.lowering_sizes import size_of
 from shardproof.frontends.fx.lowering_state import Lowering, Pending
 from shardproof.frontends.fx.lowering_table import IGNORED, NUMBERS, ON_TENSORS, RANDOM, TABLE
 from shardproof.ir.module import Input, ModuleError, Output, Value
@@ -375,6 +376,9 @@ class Run:
             for told, size in zip(meta.shape, value.type.shape, strict=False):
                 if isinstance(told, str) and told.isidentifier():
                     told = self.state.sizes.setdefault(told, size)
+                elif isinstance(told, str):
+                    known = size_of(told, self.state.sizes)
+                    told = told if known is None else known
                 fits &= not isinstance(told, int) or told == size
             if not fits:
                 self.state.fail(f"is recorded as {meta}, but gives {value.type}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardproof.frontends.fx.graph import Node, Symbol, Tensor
 from shardproof.frontends.fx.lowering_dtypes import combine, of_number, promote
+from shardproof.frontends.fx.lowering_sizes import size_of, symbols
 from shardproof.ir.module import ModuleError, Op, Value
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import DType, TensorType
@@ -74,6 +75,7 @@ class Lowering:
         self.groups = groups
         self.shared = shared
         self.sizes = dict(sizes)
+        self.told = frozenset(sizes)
         self.ops: list[Op] = []
         self.guesses: dict[Guess, None] = {}
         self.warnings: dict[str, None] = {}
@@ -163,9 +165,9 @@ class Lowering:
             self._follow_line(opcode, operands[0], result, attrs)
 
     def _follow_line(self, opcode: str, x: Value, result: Value, attrs: Mapping[str, Any]) -> None:
-        dim = self.lines[x]
+        dim, dtype = self.lines[x], result.type.dtype
         if opcode == "convert":
-            if result.type.dtype.kind == "int" and x.type.shape[dim] <= np.iinfo(result.type.dtype.storage).max:
+            if dtype.kind == "int" and x.type.shape[dim] < 1 << (dtype.bits - 1):
                 self.lines[result] = dim
         elif opcode == "broadcast_in_dim" and result.type.shape[attrs["dims"][dim]] == x.type.shape[dim]:
             self.lines[result] = attrs["dims"][dim]
@@ -361,13 +363,19 @@ class Lowering:
     def size(self, value: Any) -> int:
         """An integer argument."""
         if isinstance(value, Symbol):
-            found = self.sizes.get(value.expr)
-            if found is None:
-                self.fail(f"the size {value.expr} is symbolic: give its value")
-            return found
+            return self._size_of(value.expr)
         if isinstance(value, bool) or not isinstance(value, int):
             self.fail(f"the argument {value!r} is no size that is known here")
         return value
+
+    def _size_of(self, expression: str) -> int:
+        found = size_of(expression, self.sizes)
+        if found is None:
+            self.fail(f"the size {expression} is symbolic: give the value of each symbol in [constants]")
+        for name in sorted(self.told & symbols(expression)):
+            text = f"the size {name} is {self.sizes[name]} as told: nothing is shown of other sizes"
+            self.warnings.setdefault(text)
+        return found
 
     def resolved(self, shape: Sequence[int | str]) -> tuple[int, ...]:
         """A recorded shape, its symbolic sizes by their values."""

@@ -13,6 +13,7 @@ import pytest
 
 from shardproof.frontends.fx.graph import Argument, Graph, Node, Operator, Ref, Symbol, Tensor
 from shardproof.frontends.fx.lowering import Lowered, lower, lower_ranks
+from shardproof.frontends.fx.lowering_sizes import size_of
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import DType, Location
@@ -376,8 +377,37 @@ def test_symbolic_sizes_need_a_value() -> None:
     n = p.call("n", "aten.sym_size.int", x, 0, meta=Symbol("s0"))
     twice = p.call("twice", "mul", n, 3)
     graph = p.graph(p.call("y", "aten.view.default", x, (twice,), meta=Tensor(F32, ("3*s0",))))
-    refused(graph, "the size s0 is symbolic: give its value")
-    assert lowered(graph, sizes={"s0": 4}).module.outputs[0].value.type.shape == (12,)
+    refused(graph, "the size s0 is symbolic: give the value of each symbol in [constants]")
+    module = lowered(graph, constants={"s0": 4}).module
+    assert module.outputs[0].value.type.shape == (12,)
+    assert module.warnings == ("the size s0 is 4 as told: nothing is shown of other sizes",)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("2*s0 + 1", 9),
+        ("(s0 - 1)//2", 1),
+        ("Max(1, s0 % 3)", 1),
+        ("-s0 + 2*u1", 10),
+        ("s0/2", None),
+        ("s1", None),
+        ("s0.real", None),
+        ("__import__(s0)", None),
+        ("2**s0", None),
+        ("True", None),
+        ("(" * 300 + "s0" + ")" * 300, None),
+    ],
+)
+def test_symbolic_expressions_are_arithmetic_only(expression: str, value: int | None) -> None:
+    assert size_of(expression, {"s0": 4, "u1": 7}) == value
+
+
+def test_a_recorded_size_must_agree_with_the_value_of_its_symbol() -> None:
+    p = Program()
+    x = p.input("x", "s0", 3)
+    graph = p.graph(p.call("y", "aten.view.default", x, (12,), meta=Tensor(F32, ("2*s0",))))
+    refused(graph, "is recorded as", constants={"s0": 4})
 
 
 def test_the_positions_of_a_mask_that_holds_everywhere_are_known() -> None:
