@@ -141,3 +141,16 @@ def test_wrong_steps_are_refuted_where_they_are_written(
     if "unseen" in implementation:
         assert verdicts[1:] == [shardproof.Verdict.VERIFIED] * 2
     assert verdicts[0] is not shardproof.Verdict.VERIFIED
+
+
+def test_the_step_in_torch() -> None:
+    pytest.importorskip("torch")
+    import torch_decoder  # type: ignore[import-not-found,unused-ignore]
+
+    right = shardproof.verify_torch(torch_decoder.alone, torch_decoder.sharded, mesh={"tp": 4})
+    assert right.verdict is shardproof.Verdict.VERIFIED, right.text()
+    assert [o.name for o in right.outputs] == ["output", "keys", "values"]
+    wrong = shardproof.verify_torch(torch_decoder.alone, torch_decoder.next_row, mesh={"tp": 4})
+    assert wrong.verdict is shardproof.Verdict.REFUTED, wrong.text()
+    lines = (EXAMPLE / "torch_decoder.py").read_text().splitlines()
+    assert wrong.location is not None and "self.ahead" in lines[wrong.location.line - 1]
