@@ -176,6 +176,14 @@ While equalities were searched with the lemmas, two different numbers, or true a
 From that everything would follow, so nothing is proved. Either a lemma of a --lemmas file is false
 (`shardproof lemma check FILE` finds a counterexample), or an assumption contradicts the programs.""",
     ),
+    "U14": Code(
+        "an exponent is not kept from overflow",
+        """\
+The outputs are equal over the reals, and only there: the reference subtracts a maximum before it
+exponentiates, the implementation something made of maxima that is none, such as their sum over the ranks.
+Over the reals the difference cancels; in floating point the exponentials overflow, or all vanish. This is
+the trace of a wrong collective (sum in the place of max), so it is not called verified.""",
+    ),
     "E01": Code(
         "a file cannot be read as a program",
         """\

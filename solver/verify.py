@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.passes.fold_ranks import Divergent
-from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver import relation_file
 from shardproof.solver.attempts import Inconsistent, by_lemmas, theory_of, without_lemmas
+from shardproof.solver.capture_relation import side_by_side
 from shardproof.solver.certificate import CertificateError
 from shardproof.solver.certificate_file import write
 from shardproof.solver.certify import lemma_assumptions, rechecked
@@ -28,23 +28,15 @@ from shardproof.solver.parts import (
     unchecked,
     warnings_of,
 )
+from shardproof.solver.pair import read_pair
 from shardproof.solver.placement import describe
-from shardproof.solver.programs import (
-    Gaps,
-    Program,
-    called,
-    checked_only,
-    mesh_of,
-    read_implementation,
-    read_program,
-    sized,
-)
+from shardproof.solver.programs import Program, checked_only, mesh_of
 from shardproof.solver.prove import Clock, Proof, TimeUp
 from shardproof.solver.randomness import with_draws
 from shardproof.solver.refute import Replayed, replay
-from shardproof.solver.relation import PER_RANK, compose
+from shardproof.solver.relation import PER_RANK, Relation, compose
 from shardproof.solver.run import Check, Progress, unknown
-from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Result, Verdict
+from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Place, Result, Verdict
 
 STRICT: Final = frozenset(
     {"inferred_relation", "group_guess", "constant_guess", "tested_lemma", "user_assumed"}
@@ -70,7 +62,8 @@ def verify(
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
 
-    `implementation` is one SPMD program or the programs of all ranks. `relation` is a file
+    Programs are files, the folders or files of saved captures, modules, captures, or graphs of live PyTorch
+    objects; `implementation` is one SPMD program or the programs of all ranks. `relation` is a file
     (docs/relations.md); what it leaves out is inferred and listed. `mesh` names the axes, as in
     `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
@@ -87,26 +80,24 @@ def verify(
     check.certificate, check.goals = certificate, goals
     check.phase("read", 0.0)
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
-    wanted = mesh_of(mesh) or declared.mesh
-    own = Gaps(declared.reference_groups or declared.groups, declared.constants)
-    other = Gaps(declared.groups, declared.constants)
-    ranks = declared.reference_mesh.size if declared.reference_mesh is not None else None
-    first = read_program(reference, ranks, own)
-    first = mesh_axes(first, sized(declared.reference_mesh, first, "reference"))
     try:
-        second = read_implementation(implementation, wanted, other)
+        pair = read_pair(
+            reference, implementation, declared, (declared.reference_mesh, mesh_of(mesh) or declared.mesh)
+        )
     except Divergent as e:
         check.done("read")
         return unknown(check, "U02", str(e), findings=(str(e),))
-    second = mesh_axes(second, sized(wanted, second, "implementation"))
-    check.names = called(reference, first), called(implementation, second)
+    first, second = pair.reference, pair.implementation
+    check.names = pair.names
     check.instructions = len(first.ops) + len(second.ops)
     first, second = _written_out(check, first, second)
-    check.guesses = unique(a for a in (*own.assumed, *other.assumed) if not _settled(a, (first, second)))
+    check.guesses = tuple(a for a in pair.assumed if not _settled(a, (first, second)))
     check.done("read")
     check.phase("relation", 0.1)
-    relations = relation_file.resolve(declared, first, second)
-    if own.read and other.read:
+    relations = relation_file.resolve(pair.declared, first, second)
+    if pair.side_by_side:
+        relations = side_by_side(relations, first, second)
+    if pair.dumps == 2:
         named = {relations.sources.get("output " + name, name) for name in relations.outputs}
         first = checked_only(first, named)
     inferred = infer(first, second, relations)
@@ -120,11 +111,11 @@ def verify(
         text = relation_file.write(inferred.relation, second.mesh, first.mesh)
         Path(save_relation).write_text(text, encoding="utf-8")
     told = [name for name in ("groups", "reference_groups", "constants") if getattr(declared, name)]
-    if told and not (own.read or other.read):
+    if told and not pair.dumps:
         idle = f"sections {', '.join(told)} of the relation are not used: the programs state their own"
         result = replace(result, findings=(*(result.findings or ()), idle))
-    if own.read or other.read:
-        result = by_node(result)
+    if pair.torch:
+        result = by_node(result, {v.name for m in (first, second) for v in (*m.inputs, *m.outputs)})
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
 
 
@@ -152,19 +143,6 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     check.phase("prove", 0.2)
     proof = without_lemmas(composed, check.clock, check.seconds)
     check.classes = len(proof.store.classes)
-    replayed = Replayed()
-    if not proof.complete:
-        replayed = replay(composed, check.clock)
-        check.done("replay")
-        if replayed.difference is None:
-            check.phase("lemmas", 0.4)
-            theory = theory_of(check.lemmas)
-            try:
-                proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
-            except Inconsistent:
-                text = "lemmas and assumptions make two different numbers equal: nothing is proved"
-                return unknown(check, "U13", text)
-    extra: tuple[Assumption, ...] = ()
     placements = {
         o.name: "rank by rank"
         if relation.reference_outputs.get(relation.sources.get("output " + o.name, "")) == PER_RANK
@@ -172,6 +150,26 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
         for o in implementation.outputs
         if o.name in relation.outputs
     }
+    replayed = Replayed()
+    if not proof.complete:
+        replayed = replay(composed, check.clock)
+        check.done("replay")
+        if replayed.difference is None:
+            check.phase("lemmas", 0.4)
+            theory = theory_of(check.lemmas)
+            plain = proof
+            try:
+                proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
+            except Inconsistent:
+                text = "lemmas and assumptions make two different numbers equal: nothing is proved"
+                return unknown(check, "U13", text)
+            if proof.complete:
+                from shardproof.solver.stabiliser import misplaced
+
+                op = misplaced(plain, implementation)
+                if op is not None:
+                    return _unstable(check, op, proof, relation, placements)
+    extra: tuple[Assumption, ...] = ()
     if not proof.complete and (check.assume or check.outputs == "any"):
         from shardproof.solver.options import accept_any, assume, read_so
 
@@ -204,6 +202,20 @@ def _false_lemma(proof: Proof) -> str | None:
     from shardproof.solver.usage import false_lemma
 
     return false_lemma(proof)
+
+
+def _unstable(
+    check: Check, op: Op, proof: Proof, relation: Relation, placements: Mapping[str, str]
+) -> Result:
+    name = op.result.name
+    return unknown(
+        check,
+        "U14",
+        f"equal over the reals only: an exponent subtracts `{name}` ({op.opcode}), which is no maximum",
+        location=Place.at(name, op.opcode, op.result.location),
+        outputs=output_verdicts(proof, relation, placements),
+        help=("subtract the maximum over all ranks, or another value that bounds the exponent",),
+    )
 
 
 def _used(proof: Proof) -> tuple[LemmaUse, ...] | None:

@@ -1,0 +1,76 @@
+"""Whether exponents are kept from overflow by what is subtracted of them.
+
+A softmax subtracts its maximum, and over the reals any other value would do as well. In floating point it
+would not: the exponentials overflow, or all vanish. So a proof that leads from the maximum to a value that is
+made of maxima but is none, such as their sum over the ranks, is no `verified`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardproof.ir.module import Module, Op
+from shardproof.passes.classes import Store, Term
+from shardproof.solver.prove import Proof
+
+_MAXIMA: Final = ("max", "maximum")
+_THROUGH: Final = ("add", "sum", "min", "minimum", "multiply", "prod")
+
+
+def misplaced(proof: Proof, implementation: Module) -> Op | None:
+    """The operator that makes what an exponent subtracts in the place of a maximum, or None.
+
+    `proof` is one without lemmas: its classes are those of the programs as they are written. An exponential
+    that the reference has as well is as stable as the reference.
+    """
+    store, views = proof.store, proof.implementation.views
+    theirs = {view.term.cls for view in proof.reference.views.values()}
+    for op in implementation.ops:
+        if op.opcode != "exponential" or op.result.name not in views or op.operands[0].name not in views:
+            continue
+        if views[op.result.name].term.cls in theirs:
+            continue
+        if _shifted(store, views[op.operands[0].name].term):
+            return _origin(proof, implementation, op)
+    return None
+
+
+def _shifted(store: Store, t: Term) -> bool:
+    """Whether a sum subtracts something made of maxima that is not one maximum."""
+    c = store.classes[t.cls]
+    if c.op != "add":
+        return False
+    sign = 1 if t.coef > 0 else -1
+    less = [p for p in c.operands if _subtracts(store, p, sign)]
+    return len(less) > 1 or any(store.classes[p.cls].op not in _MAXIMA or p.coef * sign > 0 for p in less)
+
+
+def _subtracts(store: Store, t: Term, sign: int) -> bool:
+    """Whether a term with that sign before it subtracts a maximum, somewhere within; a minimum is written
+    as the negative maximum of negatives."""
+    c, sign = store.classes[t.cls], sign if t.coef > 0 else -sign
+    if c.op in _MAXIMA and sign < 0:
+        return True
+    return c.op in (*_MAXIMA, *_THROUGH) and any(_subtracts(store, x, sign) for x in c.operands)
+
+
+def _made_of_maxima(store: Store, t: Term) -> bool:
+    """Whether a value is a function of maxima, and not one of them."""
+    c = store.classes[t.cls]
+    if c.op not in _THROUGH and not (c.op in _MAXIMA and all(x.coef < 0 for x in c.operands)):
+        return False
+    return all(store.classes[x.cls].op in _MAXIMA or _made_of_maxima(store, x) for x in c.operands)
+
+
+def _origin(proof: Proof, implementation: Module, exponential: Op) -> Op:
+    """The first operator before the exponential that makes of maxima what is none; else the exponential."""
+    needed = {exponential.operands[0].name}
+    found = exponential
+    for op in reversed(implementation.ops):
+        if not any(v.name in needed for v in op.results):
+            continue
+        needed.update(v.name for v in op.operands)
+        view = proof.implementation.views.get(op.result.name)
+        if view is not None and _made_of_maxima(proof.store, view.term):
+            found = op
+    return found
