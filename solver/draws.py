@@ -22,6 +22,8 @@ Box = tuple[tuple[int, int], ...]
 """One half-open range per dim."""
 BoxInputs = Callable[[str, Box], Array]
 """(input name, box) -> the values of that box, shaped like it."""
+GridInputs = Callable[[str, Sequence[npt.NDArray[np.int64]]], Array]
+"""(input name, positions along each dim) -> the values at all their combinations."""
 Ranges = Mapping[str, tuple[int, int]]
 """Input name -> (low, high), high exclusive."""
 
@@ -50,6 +52,17 @@ def counter_inputs(inputs: Sequence[Input], seed: int, ranges: Ranges | None = N
     range; without one they lie in 0 .. (smallest input extent above 1) - 1. Uniform random draws of a
     program are uniform from 0 to 1. Raises ValueError for an empty range.
     """
+    at = grid_inputs(inputs, seed, ranges)
+    return lambda name, box: at(name, [np.arange(lo, hi) for lo, hi in box])
+
+
+def grid_inputs(
+    inputs: Sequence[Input],
+    seed: int,
+    ranges: Ranges | None = None,
+    scales: Mapping[str, float] | None = None,
+) -> GridInputs:
+    """The values of `counter_inputs` at chosen positions; `scales` gives reals of some inputs other sizes."""
     types = {i.name: i.value.type for i in inputs}
     extents = [n for t in types.values() for n in t.shape if n > 1]
     limit = min(extents, default=4)
@@ -59,8 +72,11 @@ def counter_inputs(inputs: Sequence[Input], seed: int, ranges: Ranges | None = N
         if high <= low:
             raise ValueError(f"range {low} .. {high} of input {name} is empty, give low < high")
 
-    def values(name: str, box: Box) -> Array:
-        return _draw(types[name], _key(seed, name), box, bounds.get(name), limit, seed >= POSITIVE)
+    def values(name: str, positions: Sequence[npt.NDArray[np.int64]]) -> Array:
+        kind = types[name]
+        scale = (scales or {}).get(name, _scale(kind.shape))
+        convert = _conversion(kind, bounds.get(name), limit, seed % (2 * POSITIVE) >= POSITIVE, scale)
+        return _draw(kind, _key(seed, name), positions, convert)
 
     return values
 
@@ -80,29 +96,28 @@ def _mix(x: _Words) -> _Words:
 
 
 def _draw(
-    kind: TensorType, key: int, box: Box, bounds: tuple[int, int] | None, limit: int, positive: bool
+    kind: TensorType,
+    key: int,
+    positions: Sequence[npt.NDArray[np.int64]],
+    convert: Callable[[_Words], npt.NDArray[Any]],
 ) -> Array:
-    shape = shape_of(box)
-    strides = [prod(kind.shape[d + 1 :]) for d in range(len(box))]
-    lines = [
-        np.arange(lo, hi, dtype=np.uint64) * np.uint64(s) for (lo, hi), s in zip(box, strides, strict=True)
-    ]
+    strides = [prod(kind.shape[d + 1 :]) for d in range(len(positions))]
+    lines = [at.astype(np.uint64) * np.uint64(s) for at, s in zip(positions, strides, strict=True)]
     rows = np.zeros((1,), np.uint64)
     for line in lines[:-1]:
         rows = (rows[:, None] + line[None, :]).reshape(-1)
     row = lines[-1] if lines else np.zeros((1,), np.uint64)
-    convert = _conversion(kind, bounds, limit, positive)
     out = np.empty((len(rows), len(row)), convert(np.zeros(1, np.uint64)).dtype)
     step = max(_CHUNK // max(len(row), 1), 1)
     with np.errstate(over="ignore"):
         rows = rows + np.uint64(key)
         for at in range(0, len(rows), step):
             out[at : at + step] = convert(_mix(rows[at : at + step, None] + row[None, :]))
-    return out.reshape(shape)
+    return out.reshape([len(at) for at in positions])
 
 
 def _conversion(
-    kind: TensorType, bounds: tuple[int, int] | None, limit: int, positive: bool
+    kind: TensorType, bounds: tuple[int, int] | None, limit: int, positive: bool, scale: float
 ) -> Callable[[_Words], npt.NDArray[Any]]:
     dtype = kind.dtype
     if dtype.kind in ("bool", "token"):
@@ -113,7 +128,6 @@ def _conversion(
     if bounds is not None:
         low, high = bounds
         return lambda words: low + (words >> np.uint64(11)).astype(np.float64) * ((high - low) * 2.0**-53)
-    scale = _scale(kind.shape)
     if dtype.kind == "complex":
         return lambda words: _normal(words, scale, False) + 1j * _normal(_mix(words.copy()), scale, False)
     return lambda words: _normal(words, scale, positive)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import prod
 
 from shardproof.ir.module import Module, Op
+from shardproof.solver.computable import computable
 from shardproof.solver.infer import Cuts, Inferred
+from shardproof.solver.loudness import compare_loud
+from shardproof.solver.outcome import Difference
 from shardproof.solver.prove import Clock, prove
 from shardproof.solver.relation import Composed, Segments, Spec, compose
-from shardproof.solver.replay import Difference, compare, confirm, too_large
+from shardproof.solver.replay import Replay, compare, confirm, too_large
 from shardproof.solver.shrink import shrink
 from shardproof.solver.steps import Layout, RelationError, Step
+from shardproof.solver.structured import compare_folded
 
 TRIALS = 12
 CONFIRMATIONS = 4
@@ -21,7 +26,12 @@ BUDGET = 3 << 30
 PATIENCE = 20.0
 """Seconds that other layouts are looked for; a search that is not finished refutes nothing."""
 NEAREST = 3
+CHOICES = 64
+MOST_FUSED = 3
 MANY = 64
+FOLDED_TRIALS = 24
+SEARCH = 5.0
+"""Seconds after which no further draw of inputs with few distinct slices is tried."""
 DIRECT = 16 << 20
 """Bytes up to which programs are replayed at their own shapes right away."""
 
@@ -36,16 +46,55 @@ class Replayed:
 
 
 def replay(composed: Composed, clock: Clock, *, seed: int = 7) -> Replayed:
+    """Look for a difference at the original shapes.
+
+    Large programs run on inputs with few distinct slices; where these show nothing, shrunk programs give a
+    hint which element to look at.
+    """
+    modules = composed.reference, composed.implementation, composed.expected
+    small = "small enough as it is" if too_large(modules, DIRECT) is None else None
+    whole = _on_whole(composed, small, seed) if small is not None else None
+    if whole is not None and whole.difference is not None:
+        return whole
+    clock.check()
+    folded = computable(*modules)
+    outcome = compare_folded(
+        *folded,
+        seed=seed,
+        ranges=composed.ranges,
+        trials=FOLDED_TRIALS,
+        budget=BUDGET // 2,
+        check=clock.check,
+        patience=SEARCH,
+    )
+    loud = compare_loud(
+        *folded, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET // 2, check=clock.check
+    )
+    for seen in (outcome, loud):
+        if isinstance(seen, Replay) and seen.differences:
+            return Replayed(difference=_cheapest(modules[1], seen.differences)[0])
+    found = whole or _by_shrinking(composed, clock, seed)
+    if found.difference is None and not found.tested and isinstance(outcome, Replay) and outcome.tested:
+        return Replayed(tested=outcome.tested)
+    return found
+
+
+def _on_whole(composed: Composed, small: str, seed: int) -> Replayed:
+    modules = composed.reference, composed.implementation, composed.expected
+    outcome = compare(*modules, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET)
+    if isinstance(outcome, str):
+        return Replayed(reason=f"{small}; {outcome}")
+    if outcome.differences:
+        return Replayed(difference=_cheapest(modules[1], outcome.differences)[0])
+    return Replayed(tested=outcome.tested)
+
+
+def _by_shrinking(composed: Composed, clock: Clock, seed: int) -> Replayed:
     """Look for a difference on shrunk programs, confirm it at the original shapes."""
     modules = composed.reference, composed.implementation, composed.expected
-    small = "small enough as it is" if too_large(modules, DIRECT) is None else shrink(*modules)
+    small = shrink(*modules)
     if isinstance(small, str):
-        outcome = compare(*modules, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET)
-        if isinstance(outcome, str):
-            return Replayed(reason=f"{small}; {outcome}")
-        if outcome.differences:
-            return Replayed(difference=_cheapest(modules[1], outcome.differences)[0])
-        return Replayed(tested=outcome.tested)
+        return _on_whole(composed, small, seed)
     clock.check()
     shrunk = small.reference, small.implementation, small.expected
     outcome = compare(*shrunk, seed=seed, ranges=composed.ranges, trials=TRIALS, budget=BUDGET)
@@ -127,7 +176,7 @@ def other_layout(
         clock.check()
         if time.monotonic() > end:
             return "U10", f"the outputs differ, but not all other layouts could be tried in {PATIENCE:g} s"
-        relation = replace(inferred.relation, inputs={**inferred.relation.inputs, **changes})
+        relation = inferred.with_layouts(changes)
         try:
             proof = prove(compose(reference, implementation, relation), clock)
         except RelationError:
@@ -137,6 +186,44 @@ def other_layout(
             layout = next(iter(changes.values()))
             return "U06", f"not proved as inferred; it would hold if `{names}` were laid out as {layout}"
     return None
+
+
+def differs_anyway(reference: Module, implementation: Module, inferred: Inferred, clock: Clock) -> bool:
+    """Whether programs that differ under the preferred layouts do so under all that the evidence allows.
+
+    Inputs with the same candidates choose alike. False also where the choices are many, take long or can't be
+    compared.
+    """
+    kinds: dict[str, dict[str, list[Spec]]] = {}
+    for name, others in inferred.alternatives.items():
+        preferred = inferred.relation.inputs[name]
+        options = [preferred, *others, *(o for s in (preferred, *others) for o in _reorders(s))]
+        kinds.setdefault(repr(options), {})[name] = options
+    counts = [len(next(iter(kind.values()))) for kind in kinds.values()]
+    if prod(counts) > CHOICES:
+        return False
+    end = time.monotonic() + PATIENCE
+    for choice in list(product(*map(range, counts)))[1:]:
+        clock.check()
+        if time.monotonic() > end:
+            return False
+        changes = {n: o[at] for at, kind in zip(choice, kinds.values(), strict=True) for n, o in kind.items()}
+        try:
+            found = replay(compose(reference, implementation, inferred.with_layouts(changes)), clock)
+        except RelationError:
+            return False
+        if found.difference is None:
+            return False
+    return True
+
+
+def _reorders(spec: Spec) -> list[Spec]:
+    """The segments in every other order; none for many of them, which are no fused weights."""
+    if not isinstance(spec, Segments) or len(spec.parts) > MOST_FUSED:
+        return []
+    if any(size is None for size, _ in spec.parts):
+        return []
+    return [Segments(spec.dim, parts) for parts in list(permutations(_pieces(spec)))[1:]]
 
 
 def _variants(
@@ -194,17 +281,20 @@ def _orders(ranks: int) -> list[tuple[int, ...]]:
 
 def _reordered(s: Segments, order: int) -> Segments:
     """The last two segments (or the first two) swapped within the local tensor."""
-    parts = list(s.parts)
-    at = 0
-    pieces = []
-    for size, layout in parts:
-        assert size is not None
-        cut = Step("slice", (s.dim, at, at + size))
-        pieces.append((None, Layout(None, (cut, *layout.steps))))
-        at += size
+    pieces = list(_pieces(s))
     i, j = (-2, -1) if order > 0 else (0, 1)
     pieces[i], pieces[j] = pieces[j], pieces[i]
     return Segments(s.dim, tuple(pieces))
+
+
+def _pieces(s: Segments) -> Iterator[tuple[None, Layout]]:
+    """The segments, each cut out of the whole by itself."""
+    at = 0
+    for size, layout in s.parts:
+        assert size is not None
+        cut = Step("slice", (s.dim, at, at + size))
+        yield None, Layout(None, (cut, *layout.steps))
+        at += size
 
 
 def rank_orders(ops: Sequence[Op]) -> list[tuple[int, ...]]:

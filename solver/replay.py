@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -13,31 +13,15 @@ from shardproof.ir.module import Input, Module, Value
 from shardproof.ir.numpy_meaning import InterpretError, element_type
 from shardproof.ir.types import Array
 from shardproof.solver.draws import POSITIVE, Box, BoxInputs, Ranges, counter_inputs, whole
-from shardproof.solver.lazy import DEFAULT_BUDGET, Evaluator, Number, TooLarge
+from shardproof.solver.lazy import DEFAULT_BUDGET, Evaluator, TooLarge
+from shardproof.solver.outcome import Change, Difference, Outcome, agree, differs, nudged, number, widened
 from shardproof.solver.steadiness import can_jump, rounding_decided
 
-TOLERANCE: Final = 1e-6
-"""A difference counts when it is larger than this times the largest magnitude of its output."""
-_STEADY: Final = 0.25
-"""... and when neither wider arithmetic nor a nudge of the inputs changes it by more than this part."""
-_NUDGE: Final = 2.0**-44
 _PLAIN: Final = 1e-2
 _SIZEABLE: Final = 1e-3
 
 Store = Mapping[str, list[Array]]
 """Name -> one array per rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An element of an implementation output that is not what the reference makes it be."""
-
-    output: str
-    rank: int
-    index: tuple[int, ...]
-    reference: Number
-    implementation: Number
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +36,6 @@ class Replay:
     tested: int
     skipped: int
     unstable: int
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """All values of both programs on one draw of inputs, by value name, one array per rank."""
-
-    reference: Store
-    implementation: Store
-    expected: Store
 
 
 def draw(inputs: Sequence[Input], seed: int, ranges: Ranges | None = None) -> dict[str, Array]:
@@ -103,12 +78,12 @@ def compare(
         for trial in range(seed, seed + trials):
             for drawn_from in (trial, trial + POSITIVE):
                 drawn = draw(inputs, drawn_from, ranges)
-                outcome = _Outcome(reference, implementation, expected, drawn)
+                outcome = Outcome(_Whole(reference, implementation, expected, drawn, budget))
                 if outcome.compared:
                     break
             skipped += outcome.skipped
             if outcome.candidates:
-                found, lost = outcome.confirmed(drawn_from, budget)
+                found, lost = outcome.confirmed(drawn_from)
                 unstable += lost
                 if found:
                     return Replay(tuple(found), tested, skipped, unstable)
@@ -118,30 +93,6 @@ def compare(
     except InterpretError as error:
         return str(error)
     return Replay((), tested, skipped, unstable)
-
-
-def values(
-    reference: Module,
-    implementation: Module,
-    expected: Module,
-    *,
-    seed: int,
-    ranges: Ranges | None = None,
-    budget: int = DEFAULT_BUDGET,
-) -> Values | str:
-    """Every value of the programs on the inputs that `compare` draws for this seed, or why not."""
-    modules = (reference, implementation, expected)
-    size = _total_bytes(modules)
-    if size > budget:
-        return f"all values take {size >> 20} MiB, the budget is {budget >> 20} MiB"
-    drawn = draw(base_inputs(reference, implementation), seed, ranges)
-    try:
-        first = run(reference, _read_by(reference, drawn), values=True)
-        outputs = {o.name: first[o.value.name] for o in reference.outputs}
-        third = run(expected, _fed(reference, expected, outputs), values=True)
-        return Values(first, run(implementation, _read_by(implementation, drawn), values=True), third)
-    except InterpretError as error:
-        return str(error)
 
 
 def confirm(
@@ -157,15 +108,16 @@ def confirm(
     budget: int = DEFAULT_BUDGET,
     check: Callable[[], None] = lambda: None,
     hinted: bool = False,
+    drawn: BoxInputs | None = None,
 ) -> Difference | str | None:
     """Evaluate one element of both programs at their own shapes, on the inputs of this seed.
 
     Gives the difference if there is one by the criteria of `compare` (the magnitude being that of
     the element itself), None if the two agree or can't be told apart, or why it can't be evaluated.
     `hinted` says that `compare` has confirmed the difference on smaller programs: then a plain one is not
-    confirmed once more.
+    confirmed once more. `drawn` gives other inputs than those of `counter_inputs` for the seed.
     """
-    drawn = counter_inputs(base_inputs(reference, implementation), seed, ranges)
+    drawn = drawn or counter_inputs(base_inputs(reference, implementation), seed, ranges)
     box = tuple((i, i + 1) for i in index)
 
     def pair(inputs: BoxInputs, share: int) -> tuple[Any, Any] | None:
@@ -177,7 +129,7 @@ def confirm(
         b = second.output(output, rank, box).reshape(())
         if any(e.rounding_decided for e in (first, goal, second)):
             return None
-        return (a, b) if _differs(a, b, max(abs(_number(a)), abs(_number(b)))) else None
+        return (a, b) if differs(a, b, max(abs(number(a)), abs(number(b)))) else None
 
     try:
         seen = pair(drawn, budget)
@@ -185,12 +137,12 @@ def confirm(
             return None
         others = []
         if not (hinted and _plain(*seen)):
-            others.append((_nudged(drawn), budget))
-        if others and np.isfinite(_number(seen[1])):
-            others.append((_wide(drawn), budget // 2))
+            others.append((_changed(drawn, nudged), budget))
+        if others and np.isfinite(number(seen[1])):
+            others.append((_changed(drawn, widened), budget // 2))
         for inputs, share in others:
             other = pair(inputs, share)
-            if other is None or not _agree(seen, other):
+            if other is None or not agree(seen, other):
                 return None
     except (InterpretError, TooLarge) as error:
         return str(error)
@@ -200,7 +152,7 @@ def confirm(
 
 def _plain(a: Any, b: Any) -> bool:
     """Whether a difference, seen before on smaller programs, is far above what rounding could make."""
-    gap, scale = abs(_number(a) - _number(b)), max(abs(_number(a)), abs(_number(b)))
+    gap, scale = abs(number(a) - number(b)), max(abs(number(a)), abs(number(b)))
     return bool(np.isfinite(gap) and gap > _PLAIN * scale and scale > _SIZEABLE)
 
 
@@ -283,82 +235,51 @@ def _from_outputs(evaluator: Evaluator, reference: Module) -> BoxInputs:
     return inputs
 
 
-def _widen(array: Array) -> Array:
-    return array.astype(np.longdouble) if array.dtype.kind == "f" else array
+def _changed(inputs: BoxInputs, change: Change) -> BoxInputs:
+    return lambda name, box: change(inputs(name, box))
 
 
-def _wide(inputs: BoxInputs) -> BoxInputs:
-    return lambda name, box: _widen(inputs(name, box))
+T = TypeVar("T")
+P = TypeVar("P")
 
 
-def _nudge(array: Any) -> Array:
-    if array.dtype.kind != "f":
-        return np.asarray(array)
-    mantissa = np.frexp(array)[0]
-    return np.asarray(array * (1 + _NUDGE * np.sin(1e4 * mantissa)))
+def paired(
+    goal: Mapping[str, Sequence[T]], got: Mapping[str, Sequence[T]], make: Callable[[T, T], P]
+) -> dict[str, list[P]]:
+    """What each output must hold with what it holds, rank by rank."""
+    missing = sorted(goal.keys() - got.keys())
+    if missing:
+        raise InterpretError(f"the implementation has no output {missing[0]}")
+    return {n: [make(a, b) for a, b in zip(goals, got[n], strict=True)] for n, goals in goal.items()}
 
 
-def _nudged(inputs: BoxInputs) -> BoxInputs:
-    return lambda name, box: _nudge(inputs(name, box))
-
-
-def _number(x: Any) -> Any:
-    """A number that can be subtracted and compared without wrapping."""
-    return x.astype(np.float64) if x.dtype.kind in "biu" else x
-
-
-def _finite(x: Any) -> Any:
-    return np.isfinite(x) if x.dtype.kind in "fc" else np.ones(x.shape, np.bool_)
-
-
-def _differs(a: Any, b: Any, scale: Any) -> Any:
-    """Where `b` is not `a`: exactly for integers, beyond the tolerance (or not finite) for reals."""
-    if a.dtype.kind in "biu" and b.dtype.kind in "biu":
-        return np.not_equal(a, b)
-    gap = np.abs(_number(b) - _number(a))
-    return _finite(a) & ~(gap <= TOLERANCE * scale)
-
-
-def _agree(pair: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether the difference seen in one evaluation is the one seen in another."""
-    (a, b), (c, d) = pair, other
-    if not np.isfinite(_number(c)):
-        return False
-    if not np.isfinite(_number(b)):
-        return not np.isfinite(_number(d))
-    slack = _STEADY * abs(_number(b) - _number(a))
-    return bool(abs(_number(c) - _number(a)) <= slack and abs(_number(d) - _number(b)) <= slack)
-
-
-class _Outcome:
-    """Both programs' outputs on one draw, and the elements where they seem to differ."""
+class _Whole:
+    """Both programs run on whole tensors."""
 
     def __init__(
-        self, reference: Module, implementation: Module, expected: Module, drawn: Mapping[str, Array]
+        self,
+        reference: Module,
+        implementation: Module,
+        expected: Module,
+        drawn: Mapping[str, Array],
+        budget: int,
     ) -> None:
         self._modules = (reference, implementation, expected)
         self._drawn = drawn
-        self.compared = self.skipped = 0
-        self.candidates: dict[str, list[tuple[Any, int, tuple[int, ...]]]] = {}
-        self._goal, self._got = self._outputs(drawn)
-        with np.errstate(all="ignore"):
-            for name, goals in self._goal.items():
-                self._judge(name, goals, self._got[name])
+        self._budget = budget
 
-    def _outputs(self, drawn: Mapping[str, Array]) -> tuple[Store, Store]:
+    def pairs(self, change: Change) -> dict[str, list[_Pair]]:
         reference, implementation, expected = self._modules
+        drawn = {n: change(a) for n, a in self._drawn.items()}
         goal = run(expected, _fed(reference, expected, run(reference, _read_by(reference, drawn))))
         got = run(implementation, _read_by(implementation, drawn))
-        missing = sorted(goal.keys() - got.keys())
-        if missing:
-            raise InterpretError(f"the implementation has no output {missing[0]}")
-        return goal, got
+        return paired(goal, got, _Pair)
 
-    def _rounding_decided(self, budget: int) -> bool:
+    def rounding_decided(self) -> bool:
         reference, implementation, expected = self._modules
         if not any(map(can_jump, self._modules)):
             return False
-        if _total_bytes(self._modules) > budget:
+        if _total_bytes(self._modules) > self._budget:
             return True
         first = run(reference, _read_by(reference, self._drawn), values=True)
         outputs = {o.name: first[o.value.name] for o in reference.outputs}
@@ -369,57 +290,21 @@ class _Outcome:
         )
         return any(rounding_decided(m, store) for m, store in zip(self._modules, stores, strict=True))
 
-    def _judge(self, name: str, goals: Sequence[Array], gots: Sequence[Array]) -> None:
-        scale = max((_magnitude(x) for x in (*goals, *gots)), default=0.0)
-        found = []
-        seen: set[tuple[int, int]] = set()
-        for rank, (a, b) in enumerate(zip(goals, gots, strict=True)):
-            if a.shape != b.shape:
-                raise InterpretError(f"output {name} has shape {b.shape} on rank {rank}, expected {a.shape}")
-            finite = _finite(a)
-            self.compared += int(np.count_nonzero(finite))
-            self.skipped += int(a.size - np.count_nonzero(finite))
-            if (id(a), id(b)) in seen:
-                continue
-            seen.add((id(a), id(b)))
-            differs = _differs(a, b, scale)
-            if np.any(differs):
-                gap = np.abs(np.asarray(_number(b) - _number(a), np.complex128))
-                gap = np.where(differs, np.nan_to_num(gap, nan=np.finfo(np.float64).max), -1.0)
-                worst = np.argsort(gap, axis=None)[::-1][:_TRIED]
-                for flat in worst:
-                    at = tuple(int(i) for i in np.unravel_index(int(flat), gap.shape))
-                    if differs[at]:
-                        found.append((float(gap[at]), rank, at))
-        if found:
-            self.candidates[name] = sorted(found, key=lambda f: -f[0])[:_TRIED]
 
-    def confirmed(self, seed: int, budget: int) -> tuple[list[Difference], int]:
-        """The worst steady difference of each output, and how many outputs had only unsteady ones."""
-        if self._rounding_decided(budget):
-            return [], len(self.candidates)
-        wide = self._outputs({n: _widen(a) for n, a in self._drawn.items()})
-        nudged = self._outputs({n: _nudge(a) for n, a in self._drawn.items()})
-        kept, lost = [], 0
-        with np.errstate(all="ignore"):
-            for name, places in self.candidates.items():
-                for _, rank, at in places:
-                    pair = self._goal[name][rank][at], self._got[name][rank][at]
-                    others = [(goal[name][rank][at], got[name][rank][at]) for goal, got in (wide, nudged)]
-                    if all(_agree(pair, other) for other in others):
-                        a, b = (np.asarray(x).item() for x in pair)
-                        kept.append(Difference(name, rank, at, a, b, seed))
-                        break
-                else:
-                    lost += 1
-        return kept, lost
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    goal: Array
+    got: Array
 
+    @property
+    def key(self) -> tuple[int, int]:
+        return id(self.goal), id(self.got)
 
-_TRIED: Final = 16
+    def arrays(self) -> tuple[Array, Array]:
+        return self.goal, self.got
 
+    def index(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        return at
 
-def _magnitude(x: Any) -> float:
-    if x.size == 0 or x.dtype.kind in "biu":
-        return 0.0
-    sizes = np.abs(x[np.isfinite(x)])
-    return float(sizes.max()) if sizes.size else 0.0
+    def element(self, index: tuple[int, ...]) -> tuple[Any, Any]:
+        return self.goal[index], self.got[index]

@@ -57,19 +57,19 @@ def shrink(reference: Module, implementation: Module, expected: Module) -> Shrun
     outputs (stacked when it has several ranks) and its outputs are named like the implementation's.
     Mesh sizes stay. Dims of operators whose meaning is not known stay. The rebuilt modules verify.
     """
-    plans = [_Plan(m) for m in (reference, implementation, expected)]
+    plans = [Plan(m) for m in (reference, implementation, expected)]
     try:
         for plan in plans:
             plan.constrain()
-        _tie(plans[0].inputs(), plans[1].inputs())
+        tie(plans[0].inputs(), plans[1].inputs())
         read = {output_read(name): dims for name, dims in plans[2].inputs().items()}
         if reference.mesh.size > 1:
             for dims in read.values():
                 for dim in dims[:1]:
                     fix(dim)
             read = {name: dims[1:] for name, dims in read.items()}
-        _tie(plans[0].outputs(), read)
-        _tie(plans[1].outputs(), plans[2].outputs())
+        tie(plans[0].outputs(), read)
+        tie(plans[1].outputs(), plans[2].outputs())
     except _Mismatch as error:
         return str(error)
     extents = [d for plan in plans for dims in plan.dims.values() for d in dims]
@@ -97,7 +97,7 @@ class _Mismatch(ValueError):
     pass
 
 
-def _tie(a: Mapping[str, Dims], b: Mapping[str, Dims]) -> None:
+def tie(a: Mapping[str, Dims], b: Mapping[str, Dims]) -> None:
     for name in a.keys() & b.keys():
         if [x.size for x in a[name]] != [x.size for x in b[name]]:
             shapes = " and ".join(str(tuple(x.size for x in dims)) for dims in (a[name], b[name]))
@@ -107,7 +107,7 @@ def _tie(a: Mapping[str, Dims], b: Mapping[str, Dims]) -> None:
             unify(x, y)
 
 
-class _Plan:
+class Plan:
     """The extents of one module and how its operators change with them."""
 
     def __init__(self, module: Module) -> None:
@@ -144,7 +144,7 @@ class _Plan:
         inputs = self.inputs()
         for output in self.module.outputs:
             if output.updates in inputs:
-                _tie({"": inputs[output.updates]}, {"": self.dims[output.value]})
+                tie({"": inputs[output.updates]}, {"": self.dims[output.value]})
 
     def _evaluate(self, op: Op) -> None:
         """Keep the values of small integer results that no input determines."""

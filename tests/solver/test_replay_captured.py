@@ -16,7 +16,8 @@ from shardproof.ir.module import Module, Op, Value
 from shardproof.solver.draws import counter_inputs
 from shardproof.solver.lazy import element
 from shardproof.solver.meaning import meant
-from shardproof.solver.replay import Difference, Replay, compare, confirm
+from shardproof.solver.outcome import Difference
+from shardproof.solver.replay import Replay, compare, confirm
 from shardproof.solver.shrink import Shrunk, shrink
 
 HLO = Path(__file__).parents[2] / "../shared/real/hlo"
