@@ -130,6 +130,7 @@ def to_json(statement: Statement) -> Json:
                 statement.assumed,
                 [condition_to_json(c) for c in statement.conditions],
                 list(statement.triggers),
+                list(statement.claims),
                 [list(v) for v in statement.variables],
                 list(statement.indices),
             ]
@@ -161,7 +162,7 @@ def from_json(data: Json, file: str | None = None) -> Statement:
         case _:
             raise _wrong(data)
     match what, rest:
-        case "lemma", [left, right, bool(both), bool(assumed), conditions, triggers, kinds, indices]:
+        case "lemma", [left, right, bool(both), bool(assumed), conditions, triggers, claims, kinds, indices]:
             return Lemma(
                 name=name,
                 doc=doc,
@@ -171,6 +172,7 @@ def from_json(data: Json, file: str | None = None) -> Statement:
                 assumed=assumed,
                 conditions=_each(conditions, condition_from_json),
                 triggers=_words(triggers),
+                claims=_words(claims),
                 theme=theme,
                 span=span,
                 variables=_each(kinds, _kind),

@@ -107,7 +107,7 @@ COMPARISON_SPELLING: Final = {direction: text for text, direction in COMPARISONS
 
 KEYWORDS: Final = frozenset(
     {
-        *("lemma", "assume", "define", "opaque", "when", "trigger", "not", "in", "and", "or"),
+        *("lemma", "assume", "define", "opaque", "when", "trigger", "claim", "not", "in", "and", "or"),
         *("finite", "distinct", "inf", "batched", "over", "true", "false"),
     }
 )

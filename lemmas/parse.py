@@ -155,6 +155,7 @@ def _lemma(node: Node, file: str) -> Lemma:
         assumed=head.type == "ASSUME",
         conditions=tuple(conditions),
         triggers=tuple(map(str, rest["trigger"].children)) if "trigger" in rest else (),
+        claims=tuple(map(str, rest["claim"].children)) if "claim" in rest else (),
         theme=PurePath(file).stem,
         span=Span(file, head.line or 1, head.column or 1),
     )

@@ -170,6 +170,8 @@ def _lemma(lemma: Lemma) -> str:
         lines.append(f"  when {', '.join(show_conditions(lemma.conditions))}")
     if lemma.triggers:
         lines.append(f"  trigger {', '.join(lemma.triggers)}")
+    if lemma.claims:
+        lines.append(f"  claim {', '.join(lemma.claims)}")
     return "\n".join(lines)
 
 

@@ -139,6 +139,7 @@ class Lemma:
     """`left => right` (or both ways) for all functions for which the conditions hold.
 
     `assumed` marks an `assume`: no theorem over the reals, so each verdict that used it says so.
+    `claims` are the kinds of assumption that an `assume` stands for, if it says so.
     `triggers` only limit the search: `late` keeps a lemma out of the first attempt.
     `variables` are the kinds of the metavariables, `indices` all index variables by first occurrence.
     """
@@ -151,6 +152,7 @@ class Lemma:
     assumed: bool = False
     conditions: tuple[Condition, ...] = ()
     triggers: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
     theme: str = ""
     span: Span | None = field(default=None, compare=False)
     variables: tuple[tuple[str, Kind], ...] = ()

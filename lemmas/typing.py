@@ -36,6 +36,8 @@ from shardproof.lemmas.terms import (
 
 TRIGGERS: Final = frozenset({"late"})
 """`late` keeps a lemma out of the first attempt (L13: triggers only remove instances)."""
+CLAIMS: Final = frozenset({"mask_value", "row_not_fully_masked"})
+"""Kinds of assumption that an `assume` may be listed as."""
 
 
 def check(statement: Statement) -> Statement:
@@ -150,6 +152,11 @@ def _lemma(lemma: Lemma) -> Lemma:
     for trigger in lemma.triggers:
         if trigger not in TRIGGERS:
             _fail(lemma, f"found the trigger `{trigger}`, one of {', '.join(sorted(TRIGGERS))} is needed")
+    for claim in lemma.claims:
+        if claim not in CLAIMS:
+            _fail(lemma, f"found the claim `{claim}`, one of {', '.join(sorted(CLAIMS))} is needed")
+    if lemma.claims and not lemma.assumed:
+        _fail(lemma, "found a claim, which only an `assume` makes")
     inference = Inference(lemma.span)
     inference.same(lemma.left, lemma.right)
     for condition in lemma.conditions:

@@ -66,10 +66,9 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
     """The sum of real terms in linear form."""
     total: dict[tuple[int, tuple[Expr, ...], int], Coefficient] = {}
     for t in operands:
-        if store.classes[t.cls].op == "add":
-            inner = [scaled(read(store, x), t.coef) for x in store.expand(t)[0]]
-        else:
-            inner = [t]
+        inner = addends_of(store, t)
+        if store.algebra:
+            inner = [y for x in inner for y in _positive(store, x)]
         for x in inner:
             side = 0
             if store.special(x):
@@ -86,9 +85,16 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
     if len(terms) == 1:
         return terms[0]
     if store.algebra:
+        opposite = _opposite(store, terms)
+        if opposite is not None:
+            return opposite
         simpler = _gathered(store, terms)
         if simpler is not None:
             return simpler
+    elif store.reading:
+        shared, rest = _shared_factors(store, terms, constants=True)
+        if shared:
+            return multiply(store, [*shared, add(store, rest)])
     return node(
         store,
         "add",
@@ -99,6 +105,32 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
         scaled=True,
         rebuild=Rebuild(lambda ts, _: add(store, ts)),
     )
+
+
+def _positive(store: Store, t: Term) -> list[Term]:
+    """An addend; the indicator of what does not hold is 1 less that of what does."""
+    if store.classes[t.cls].op == "indicator":
+        (p,), _ = store.expand(t)
+        if store.classes[p.cls].op == "not":
+            (q,), _ = store.expand(p)
+            return [store.real(t.coef), scaled(indicator(store, read(store, q)), -t.coef)]
+    return [t]
+
+
+def _opposite(store: Store, terms: Sequence[Term]) -> Term | None:
+    """`c - c*[p]` as `c*[not p]`."""
+    if len(terms) != 2:
+        return None
+    one, other = terms if terms[0].cls == store.ONE else (terms[1], terms[0])
+    if one.cls != store.ONE or other.coef != -one.coef:
+        return None
+    masks = factors_of(store, other)
+    if any(store.classes[f.cls].op != "indicator" for f in masks):
+        return None
+    from shardproof.passes.logic import conjunction, negate
+
+    held = conjunction(store, [read(store, store.expand(f)[0][0]) for f in masks])
+    return scaled(indicator(store, negate(store, held)), one.coef)
 
 
 def _gathered(store: Store, terms: Sequence[Term]) -> Term | None:
@@ -112,11 +144,20 @@ def _gathered(store: Store, terms: Sequence[Term]) -> Term | None:
     return None if rolled is None else add(store, rolled)
 
 
-def _shared_factors(store: Store, terms: Sequence[Term]) -> tuple[list[Term], list[Term]]:
-    """The finite factors that every addend has, each as often as all have it, and the addends without."""
+def _shared_factors(
+    store: Store, terms: Sequence[Term], *, constants: bool = False
+) -> tuple[list[Term], list[Term]]:
+    """The finite factors that every addend has, each as often as all have it, and the addends without.
+
+    With `constants` only roots of numbers, which are coefficients but for their form.
+    """
+    if constants and store.classes[terms[0].cls].op not in ("multiply", "power"):
+        return [], []
     products = [factors_of(store, t) for t in terms]
     shared: list[Term] = []
     for f in tuple(products[0]):
+        if constants and not (store.classes[f.cls].closed and not store.classes[f.cls].extents):
+            continue
         if all(f in fs for fs in products) and not store.special(f):
             shared.append(f)
             for fs in products:
@@ -124,6 +165,13 @@ def _shared_factors(store: Store, terms: Sequence[Term]) -> tuple[list[Term], li
     if not shared:
         return [], []
     return shared, [multiply(store, [store.real(t.coef), *fs]) for t, fs in zip(terms, products, strict=True)]
+
+
+def addends_of(store: Store, t: Term) -> list[Term]:
+    """The addends of a term."""
+    if store.classes[t.cls].op != "add":
+        return [t] if t.coef else []
+    return [scaled(read(store, x), t.coef) for x in store.expand(t)[0]]
 
 
 def factors_of(store: Store, t: Term) -> list[Term]:
@@ -187,6 +235,12 @@ def multiply(store: Store, operands: Sequence[Term]) -> Term:
             return select(store, p, multiply(store, [store.real(coef), *rest]), store.real(0))
     if store.algebra:
         factors = _distinct_indicators(store, factors)
+        if any(store.classes[t.cls].op == "indicator" for t in factors):
+            from shardproof.passes.given import under_masks
+
+            simpler = under_masks(store, factors)
+            if simpler is not None:
+                return multiply(store, [store.real(coef), *simpler])
     factors, coef = _cancel(store, factors, coef)
     if not factors:
         return store.real(coef)
@@ -411,6 +465,11 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
             product = _masked(store, p, a, b)
             if product is not None:
                 return product
+            shared = _shared_addends(store, a, b)
+            if shared:
+                less = [scaled(x, -1) for x in shared]
+                rest = select(store, p, add(store, [a, *less]), add(store, [b, *less]))
+                return add(store, [*shared, rest])
     unit: Coefficient = 1
     if kind == "real" and not store.special(a) and not store.special(b):
         first = next((t for t in sorted((a, b), key=lambda t: t.cls or 1 << 60) if t.coef), None)
@@ -442,6 +501,14 @@ def _masked(store: Store, p: Term, a: Term, b: Term) -> Term | None:
 
         return multiply(store, [indicator(store, negate(store, p)), b])
     return None
+
+
+def _shared_addends(store: Store, a: Term, b: Term) -> list[Term]:
+    """The addends that two finite terms have in common."""
+    if store.special(a) or store.special(b):
+        return []
+    other = addends_of(store, b)
+    return [x for x in addends_of(store, a) if x in other]
 
 
 def _select_truth(store: Store, p: Term, a: Term, b: Term) -> Term:

@@ -440,7 +440,7 @@ def node(
         cut = find_cut(store, work.operands)
         if cut is not None:
             spread = distribute(store, work.operands, work.bound, cut, rebuild)
-            return store.substitute_term(spread, work.outer)
+            return store.builders["settle"](store, store.substitute_term(spread, work.outer))
     work.factor()
     best = None
     ties: list[list[int]] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from shardproof.passes.access import Digit, constant, index, scale, shift
+from shardproof.passes.access import Digit, Expr, constant, index, scale, shift
 from shardproof.passes.canonical import Application, Groups, node
 from shardproof.passes.classes import Coefficient, Store, Term
-from shardproof.passes.pieces import Cut, Rebuild, distribute, find_cut, read, segments
+from shardproof.passes.pieces import Cut, Rebuild, distribute, find_cut, piece, read, segments
 
 Piece = tuple[int, int | None, Term]
 """Extent, the index that runs over it (None for extent 1), the value."""
@@ -17,8 +17,9 @@ Piece = tuple[int, int | None, Term]
 def concatenate(store: Store, along: int, pieces: Sequence[Piece]) -> Term:
     """`pieces` side by side along index `along`, whose extent is the sum of theirs.
 
-    Nested concatenations are flattened, adjacent pieces that continue one access are fused, equal
-    pieces become one that is read modulo its extent, a common coefficient moves outside.
+    Nested concatenations are flattened, adjacent pieces that continue one access are fused, equal pieces,
+    and those whose access moves on steadily, become one read at the digits of the position, a common
+    coefficient moves outside.
     """
     flat: list[Piece] = []
     for p in pieces:
@@ -30,13 +31,12 @@ def concatenate(store: Store, along: int, pieces: Sequence[Piece]) -> Term:
             fused.append(p)
         else:
             fused[-1] = joined
-    extent, local, term = fused[0]
+    _, local, term = fused[0]
     if len(fused) == 1:
         return term if local is None else store.substitute_term(term, {local: index(along)})
-    if all(e == extent and _at(store, p, local) == term for p in fused[1:] for e in (p[0],)):
-        if local is None:
-            return term
-        return store.substitute_term(term, {local: store.digit(index(along), 1, extent)})
+    steady = _steady(store, along, fused)
+    if steady is not None:
+        return steady
     low = _low_digit(store, fused)
     if low is not None:
         return _split(store, along, fused, low)
@@ -64,6 +64,28 @@ def node_of(store: Store, along: int, pieces: Sequence[Piece], lead: Coefficient
         out=(along,),
     )
     return scaled(made, lead)
+
+
+def _steady(store: Store, along: int, pieces: Sequence[Piece]) -> Term | None:
+    """Equal pieces, or reads of one class that from piece to piece move on by a constant, as one read."""
+    extent, local, first = pieces[0]
+    reads = [_at(store, p, local) for p in pieces]
+    if any(n != extent for n, _, _ in pieces) or any(t[:2] != first[:2] for t in reads):
+        return None
+    moves = []
+    for p, q in zip(first.access, reads[1].access, strict=True):
+        offset, rest = store.add(q, scale(p, -1))
+        if rest:
+            return None
+        moves.append(offset)
+    for k, t in enumerate(reads[2:], 2):
+        if any(shift(p, k * by) != q for p, q, by in zip(first.access, t.access, moves, strict=True)):
+            return None
+    which = store.digit(index(along), extent, len(pieces))
+    inside = {} if local is None else {local: store.digit(index(along), 1, extent)}
+    placed = store.substitute_term(first, inside)
+    access = tuple(store.add(p, scale(which, by)) for p, by in zip(placed.access, moves, strict=True))
+    return Term(first.coef, first.cls, access)
 
 
 def _low_digit(store: Store, pieces: Sequence[Piece]) -> int | None:
@@ -120,6 +142,46 @@ def _outward(
     return store.substitute_term(made, work.outer)
 
 
+def _along_position(store: Store, t: Term) -> Term:
+    """`_split` undone: a concatenation read at the high digit of an index is one along the index where the
+    rest of the access reads the low digit, if every piece then reads its position as a whole."""
+    from shardproof.passes.arithmetic import scaled
+
+    if store.classes[t.cls].op != "concat":
+        return t
+    high = _digit_of(store, t.access[-1])
+    if high is None or high.div == 1 or high.mod != store.classes[t.cls].extents[-1]:
+        return t
+    ((root, _),) = high.expr[1]
+    low = high.div
+    if store.sizes[root] != low * high.mod:
+        return t
+    hi, lo = store.fresh(high.mod), store.fresh(low)
+    halves: Expr = (0, tuple(sorted(((hi, low), (lo, 1)))))
+    split = store.substitute_term(t, {root: halves})
+    if split.access[-1] != index(hi) or any(hi in store.indices(e) for e in split.access[:-1]):
+        return t
+    pieces: list[Piece] = []
+    for n, extent in enumerate(store.classes[t.cls].attrs):
+        i = store.fresh(extent * low)
+        part = piece(store, split, n, store.digit(index(i), low, extent))
+        pieces.append((extent * low, i, store.substitute_term(part, {lo: store.digit(index(i), 1, low)})))
+    if _low_digit(store, pieces) is not None:
+        return t
+    return scaled(concatenate(store, root, pieces), t.coef)
+
+
+def _digit_of(store: Store, e: Expr) -> Digit | None:
+    """The digit of an index that the expression is."""
+    if e[0] or len(e[1]) != 1 or e[1][0][1] != 1 or e[1][0][0] > 0:
+        return None
+    atom = store.atom(e[1][0][0])
+    if not isinstance(atom, Digit) or atom.expr[0] or len(atom.expr[1]) != 1:
+        return None
+    u, stride = atom.expr[1][0]
+    return atom if u > 0 and stride == 1 else None
+
+
 def _flatten(store: Store, p: Piece) -> list[Piece]:
     extent, local, term = p
     term = read(store, term)
@@ -171,8 +233,9 @@ def _fuse(store: Store, a: Piece, b: Piece) -> Piece | None:
 
 
 def settle(store: Store, t: Term) -> Term:
-    """The term, with a concatenation read across its cuts as one along the index that crosses them."""
-    t = read(store, t)
+    """The term, with a concatenation read across its cuts as one along the index that crosses them, and one
+    read at a digit of a position as one along the position, where another slot reads the digit below."""
+    t = _along_position(store, read(store, t))
     if store.classes[t.cls].op != "concat":
         return t
     work = Application(store, [t], (), (), ())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shardproof.passes.access import Element
+from shardproof.passes.access import Element, Expr, scale, shift
 from shardproof.passes.classes import (
     NEGATIVE_INFINITY,
     NONNEGATIVE,
@@ -116,7 +116,8 @@ def _outside_domain(store: Store, c: Class) -> bool:
     if not _may_vanish(store, c.operands[0], VANISHING):
         return False
     if store.lenient:
-        store.assume("nonzero_divisor", "no row is fully masked: a sum of what masks leave is not 0")
+        kind = "row_not_fully_masked" if _weights(store, c.operands[0]) else "nonzero_divisor"
+        store.assume(kind, "no row is fully masked: a sum of what masks leave is not 0")
     return not store.lenient
 
 
@@ -137,6 +138,17 @@ def _may_vanish(store: Store, t: Term, depth: int) -> bool:
     return c.op in SUMMING and all(_may_vanish(store, x, depth - 1) for x in inner)
 
 
+def _weights(store: Store, t: Term) -> bool:
+    """Whether the term is a sum of positive values, some of which a mask makes 0."""
+    if store.classes[t.cls].op != "sum":
+        return False
+    (x,) = store.classes[t.cls].operands
+    if store.classes[x.cls].op == "exponential":
+        return x.coef > 0
+    cases = store.classes[x.cls].operands[1:] if store.classes[x.cls].op == "select" else ()
+    return bool(cases) and x.coef > 0 and all(y.coef == 0 or store.sign(y) == POSITIVE for y in cases)
+
+
 def _some_positive(store: Store, c: Class) -> bool:
     """Whether a sum of exponentials of masked values has a term that is not 0 everywhere."""
     t = c.operands[0]
@@ -152,6 +164,9 @@ def some_live(store: Store, c: Class, t: Term) -> bool:
 
     Proved where the mask is a constant; a lenient store assumes and lists it where it is not.
     """
+    if store.classes[t.cls].op == "add" and t.coef > 0:
+        masked = [x for x in store.expand(t)[0] if store.special(x)]
+        return len(masked) == 1 and some_live(store, c, masked[0])
     if store.classes[t.cls].op != "select" or t.coef <= 0:
         return False
     from shardproof.passes import logic
@@ -168,7 +183,7 @@ def some_live(store: Store, c: Class, t: Term) -> bool:
     if len(closed) < len(parts):
         if store.lenient:
             text = "no row is fully masked: of values that may be minus infinity the largest is finite"
-            store.assume("finite_value", text)
+            store.assume("row_not_fully_masked", text)
         return store.lenient
     return True
 
@@ -251,12 +266,14 @@ def _product_sign(store: Store, c: Class) -> int:
 def _bounds(store: Store, c: Class) -> tuple[int | None, int | None]:
     if c.op == "truth":
         return 0, 1
+    if c.op == "select":
+        return _chosen_bounds(store, c.operands)
     ranges = [store.range(store.expression(t)) for t in c.operands if store.kind(t) in ("int", "uint")]
     lows = [a for a, _ in ranges]
     highs = [b for _, b in ranges]
     known_low = None if any(a is None for a in lows) else [a for a in lows if a is not None]
     known_high = None if any(b is None for b in highs) else [b for b in highs if b is not None]
-    if c.op in ("select", "min", "max", "concat"):
+    if c.op in ("min", "max", "concat"):
         return (min(known_low) if known_low else None, max(known_high) if known_high else None)
     if c.op == "maximum":
         some = [a for a in lows if a is not None]
@@ -271,3 +288,30 @@ def _bounds(store: Store, c: Class) -> tuple[int | None, int | None]:
         bits, signed = c.attrs[-2:]
         return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     return None, None
+
+
+def _chosen_bounds(store: Store, operands: Sequence[Term]) -> tuple[int | None, int | None]:
+    """The bounds of both cases of a selection, each as its condition limits it."""
+    p, *cases = operands
+    found = []
+    for case, holds in zip(cases, (True, False), strict=True):
+        e = store.expression(case)
+        low, high = store.range(e)
+        for f in _floors(store, p, holds):
+            above, below = store.add(e, scale(f, -1)), store.add(e, f)
+            if not above[1]:
+                low = above[0] if low is None else max(low, above[0])
+            if not below[1]:
+                high = below[0] if high is None else min(high, below[0])
+        found.append((low, high))
+    (a, b), (c, d) = found
+    return (None if a is None or c is None else min(a, c), None if b is None or d is None else max(b, d))
+
+
+def _floors(store: Store, p: Term, holds: bool) -> list[Expr]:
+    """Expressions that are at least 0 where `p` holds, or where it does not."""
+    if p.cls == store.STEP:
+        return [p.access[0] if holds else shift(scale(p.access[0], -1), -1)]
+    if not holds or store.classes[p.cls].op != "and":
+        return []
+    return [q.access[0] for q in store.expand(p)[0] if q.cls == store.STEP]

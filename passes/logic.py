@@ -199,9 +199,10 @@ def clamp(store: Store, e: Expr, low: int, high: int) -> Expr:
 
 
 def _limited(store: Store, e: Expr, low: int, high: int) -> list[Expr]:
-    """`e`, or what it takes the limits `low..high` of in an addend, as a position that wraps around does."""
+    """`e`, what it selects from to stay within `low..high`, or what it takes these limits of in an addend, as
+    a position that wraps around does."""
     if len(e[1]) < 2:
-        return [e]
+        return _cases(store, e) if store.within(e, low, high + 1) else [e]
     found = []
     for t, _ in e[1]:
         atom = store.atom(t) if t < 0 else None

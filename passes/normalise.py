@@ -35,6 +35,7 @@ def new_store(
     """
     store = Store(folding=folding, lenient=lenient, reading=reading, algebra=algebra)
     store.builders["concat"] = concatenate
+    store.builders["settle"] = settle
     return store
 
 

@@ -20,7 +20,9 @@ from shardproof.passes.classes import Store, Term
 DIGITS: Final = 4
 """Most significant digits of a decimal that is taken to be meant."""
 DYADIC: Final = 1 << 10
-"""Fractions with a denominator up to this power of two are meant as they are."""
+"""Fractions with a denominator up to this power of two are meant as they are, in types of WIDE bits or more:
+narrower ones hold little else."""
+WIDE: Final = 20
 MARGIN: Final = {True: 64, False: 8}
 """How far below the precision p*q must stay: for types of at least 20 bits, for others."""
 
@@ -28,7 +30,7 @@ MARGIN: Final = {True: 64, False: 8}
 def read_literal(store: Store, value: float, dtype: DType) -> Term:
     """The real constant that the finite `value` of type `dtype` stands for."""
     exact = Fraction(value)
-    if exact.denominator <= DYADIC:
+    if exact.denominator <= (DYADIC if dtype.mantissa >= WIDE else 1):
         return store.literal(value)
     half = Fraction(2) ** (frexp(value)[1] - dtype.mantissa - 2)
     found = _rational(abs(exact), half, dtype)
@@ -64,7 +66,7 @@ def _rational(value: Fraction, half: Fraction, dtype: DType) -> Fraction | None:
 
 
 def _small(x: Fraction, dtype: DType) -> bool:
-    margin = MARGIN[dtype.mantissa >= 20]
+    margin = MARGIN[dtype.mantissa >= WIDE]
     return x.numerator * x.denominator * margin <= 1 << (dtype.mantissa + 1)
 
 

@@ -72,6 +72,9 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
                 for mine, fs in parts
             ]
             return scaled(multiply(store, done), coef)
+        inward = _inward(store, bound, parts[0][1])
+        if inward is not None:
+            return scaled(total(store, *inward), coef)
     if c.op == "add":
         terms = [read(store, x) for x in store.expand(t)[0]]
         still = [x for x in terms if bound.isdisjoint(store.term_indices(x))]
@@ -127,6 +130,20 @@ def _components(
     if held:
         groups[0][1].extend(held)
     return ([(set(), loose)] if loose else []) + groups
+
+
+def _inward(store: Store, bound: set[int], factors: Sequence[Term]) -> tuple[set[int], Term] | None:
+    """The sum with indices that one factor alone reads, itself a sum, summed there."""
+    if any(store.special(t) for t in factors):
+        return None
+    for n, t in enumerate(factors):
+        if not _is_sum(store, t):
+            continue
+        others = [*factors[:n], *factors[n + 1 :]]
+        own = (bound & store.term_indices(t)).difference(*map(store.term_indices, others))
+        if own:
+            return bound - own, multiply(store, [total(store, own, t), *others])
+    return None
 
 
 def _extremum(store: Store, bound: set[int], t: Term) -> Term:

@@ -21,6 +21,8 @@ Grid = Any
 """An array whose dims are those of the points and of the bound indices around it."""
 
 POINTS: Final = 3
+TRIALS: Final = 8
+"""How many choices of random functions are tried until some point has a value, which a masked row has not."""
 LEVELS: Final = 5
 """How often cuts are moved down before terms that still differ are different."""
 WIDTH: Final = 48
@@ -90,8 +92,8 @@ def _compared(
 ) -> str | None:
     """Empty when the terms agree, how they differ, or None when no point can be compared."""
     seen = False
-    for positive in (False, True):
-        values = Sampling(store, cut, seed, positive=positive)
+    for trial in range(TRIALS):
+        values = Sampling(store, cut, seed + trial // 2, positive=bool(trial % 2))
         with np.errstate(all="ignore"):
             x = np.broadcast_to(values.term(a, at, 1), (POINTS,))
             y = np.broadcast_to(values.term(b, at, 1), (POINTS,))

@@ -1,4 +1,5 @@
-"""Closed real terms that agree with a literal table up to the rounding of its type (soundness A6).
+"""Closed real terms that agree with a literal table up to the rounding of its type, and literal tables that
+agree up to a tolerance (soundness A6).
 
 Only in a store that reads rounded literals; each use is listed as an assumption.
 """
@@ -15,10 +16,12 @@ from shardproof.passes.classes import Store, Term
 
 LIMIT: Final = 1 << 18
 """Most elements of a table that is compared by value."""
+TOLERANCE: Final = 1e-6
+"""By how much, relative to its value, each element of two literal tables may differ."""
 
 
 def meet(store: Store, t: Term, dtype: DType | None = None) -> Term:
-    """`t`, or a term made before that has its values: one of the two is a literal of type `dtype`.
+    """`t`, or a term made before that has its values; one of the two is a literal of type `dtype`, or both.
 
     Literals pass their type, computed terms None. Values are compared at every element.
     """
@@ -40,6 +43,13 @@ def meet(store: Store, t: Term, dtype: DType | None = None) -> Term:
                 "of the terms it replaces",
             )
             return Term(other.coef, other.cls, t.access)
+        if other.cls != t.cls and own is not None and dtype is not None and _close(values, seen):
+            store.assume(
+                "constant_tolerance",
+                f"two constant tables of shape {list(extents)} are one: "
+                f"their elements differ by no more than {TOLERANCE:g} of their values",
+            )
+            return Term(other.coef, other.cls, t.access)
     store.tables[extents].append((Term(t.coef, t.cls, ()), values, dtype))
     return t
 
@@ -52,6 +62,11 @@ def _values(store: Store, t: Term) -> Any:
     except EvaluationError:
         return None
     return values if np.isfinite(values).all() else None
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Whether each element is within the tolerance of the other's, zeros and signs alike."""
+    return bool((np.abs(a - b) <= TOLERANCE * np.minimum(np.abs(a), np.abs(b))).all())
 
 
 def _within_rounding(a: Any, b: Any, dtype: DType) -> bool:

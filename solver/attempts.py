@@ -21,6 +21,12 @@ LITERAL: Final = (
     Attempt(folding=True, lenient=True, reading=True),
 )
 """Attempts without lemmas."""
+BY_MASKS: Final = (
+    Attempt(folding=True, lemmas="masks"),
+    Attempt(folding=True, lenient=True, lemmas="masks"),
+    Attempt(folding=True, lenient=True, reading=True, lemmas="masks"),
+)
+"""Attempts with nothing but the lemmas that say what masks do, which cost little."""
 BY_LEMMAS: Final = (
     Attempt(folding=True, lemmas="early"),
     Attempt(folding=True, lemmas="late"),
@@ -29,9 +35,9 @@ BY_LEMMAS: Final = (
     Attempt(folding=True, lenient=True, reading=True, lemmas="late"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="assumed"),
 )
-BUDGET: Final = 15.0
+BUDGET: Final = 6.0
 """Seconds that one attempt with lemmas may take."""
-IN_ALL: Final = 40.0
+IN_ALL: Final = 20.0
 """Seconds that all of them may take together, with the search by saturation."""
 
 
@@ -47,28 +53,61 @@ def without_lemmas(composed: Composed, clock: Clock, seconds: Seconds) -> Proof:
             return proof
         bounds = plain.store.wishes if attempt.lenient else None
         proof = prove(composed, clock, attempt, seconds=seconds, bounds=bounds)
-        if _shown(proof) > _shown(best):
+        if _shown(proof) >= _shown(best):
             best = proof
     return proof if proof.complete else best
 
 
-def _shown(proof: Proof) -> tuple[int, int]:
-    """How much a proof shows: outputs, and values of the implementation that are made of the reference's."""
+def _shown(proof: Proof) -> tuple[int, int, bool]:
+    """How much a proof shows: outputs, and real values of the implementation made of the reference's;
+    that of two with as many is preferred which knows more of masks."""
     theirs = {view.term.cls for view in proof.reference.views.values()}
-    met = sum(view.term.cls in theirs for view in proof.implementation.views.values())
-    return sum(proof.proved.values()), met
+    own = [v for v in proof.implementation.views.values() if v.dtype.kind == "real"]
+    met = sum(view.term.cls in theirs for view in own)
+    return sum(proof.proved.values()), met, proof.attempt.algebra or proof.attempt.lemmas != "none"
+
+
+def masked(plain: Proof) -> bool:
+    """Whether the programs have weights of selected values, so that lemmas about masks may apply."""
+    found = {c.op for c in plain.store.classes}
+    return {"select", "exponential", "sum"} <= found
+
+
+def by_masks(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:
+    """The first complete proof by the lemmas about masks, else of those in which they were used the one that
+    shows most, else `plain`."""
+    best = plain
+    for attempt in BY_MASKS:
+        proof = _attempted(composed, plain, clock, attempt, seconds, theory)
+        if proof is None:
+            continue
+        proof.store.check = clock.check
+        if proof.complete:
+            return proof
+        if not proof.instances:
+            break
+        if best is plain or _shown(proof) > _shown(best):
+            best = proof
+    return best
 
 
 def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:
-    """The first complete proof by the lemmas of a theory, else the one that shows most, else `plain`."""
+    """The first complete proof by the lemmas of a theory, else the one that shows most, else `plain`.
+
+    Where a level takes too long those with more lemmas are not tried.
+    """
     best, last = plain, None
+    slow: set[bool] = set()
     whole = clock.within(IN_ALL)
     try:
         for attempt in BY_LEMMAS:
             if attempt.lenient and last is not None and saturated(last, whole, theory):
                 return last
+            if attempt.lenient in slow:
+                continue
             proof = _attempted(composed, plain, whole, attempt, seconds, theory)
             if proof is None:
+                slow.add(attempt.lenient)
                 continue
             proof.store.check = clock.check
             if proof.complete:
@@ -87,7 +126,7 @@ def _attempted(
 ) -> Proof | None:
     """One attempt, or None when it takes too long."""
     bounds = {**plain.bounds, **plain.store.wishes} if attempt.lenient else None
-    rules = theory.rules(attempt.lemmas)
+    rules = theory.rules(attempt.lemmas, algebra=attempt.algebra)
     try:
         return prove(composed, clock.within(BUDGET), attempt, rules=rules, seconds=seconds, bounds=bounds)
     except TimeUp:

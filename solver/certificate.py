@@ -28,12 +28,12 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the sweep may do: see `solver.prove.Attempt`. `lemmas` tells that lemmas may rewrite."""
+    """What the sweep may do: see `solver.prove.Attempt`."""
 
     folding: bool = False
     lenient: bool = False
     reading: bool = False
-    lemmas: bool = False
+    algebra: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,13 @@ def lemma_claims(lemmas: Iterable[tuple[Lemma, bool]]) -> tuple[Assumption, ...]
     found = []
     for lemma, proved in lemmas:
         if lemma.assumed or not proved:
-            kind = "assume_lemma" if lemma.assumed else "tested_lemma"
-            found.append(Assumption(kind, f"`{lemma.name}`: {lemma.doc}", lemma.name))
+            kinds = (lemma.claims or ("assume_lemma",)) if lemma.assumed else ("tested_lemma",)
+            clauses = lemma.doc.removesuffix(".").split("; ")
+            texts = clauses if len(clauses) == len(kinds) > 1 else [lemma.doc] * len(kinds)
+            found += [
+                Assumption(kind, f"`{lemma.name}`: {text}", lemma.name)
+                for kind, text in zip(kinds, texts, strict=True)
+            ]
     return unique(found)
 
 

@@ -148,6 +148,8 @@ class _Builder:
         store = self.store
         if op == "infinity":
             return store.literal(inf)
+        if op == "negate" and operands == (language.Apply("infinity", ()),):
+            return store.literal(-inf)
         if op == "select":
             own = self.kind(operands[1]) or self.kind(operands[2]) or kind
             p, a, b = operands

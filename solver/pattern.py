@@ -8,7 +8,7 @@ both sides of each one and compares, so a wrong proposal costs time, never sound
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import groupby, islice, permutations, product
@@ -18,6 +18,7 @@ from shardproof.lemmas.terms import Compare, Extent, Lemma, Number, Relation, Va
 from shardproof.passes.access import Expr, index, scale
 from shardproof.passes.arithmetic import scaled, simplest
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Coefficient, Store, Term
+from shardproof.passes.logic import negate
 from shardproof.passes.normalise import new_store
 from shardproof.passes.pieces import read
 from shardproof.solver.install import JOINED
@@ -103,10 +104,10 @@ class Found:
 # patterns
 
 
-def compiled(lemma: Lemma) -> Pattern | str:
-    """The pattern of a lemma, or why it can't be one."""
+def compiled(lemma: Lemma, *, algebra: bool = True) -> Pattern | str:
+    """The pattern of a lemma, or why it can't be one; `algebra` as in the store that it is matched in."""
     try:
-        return _rooted(lemma, new_store(folding=True, algebra=True))
+        return _rooted(lemma, new_store(folding=True, algebra=algebra))
     except NoInstance as e:
         return str(e)
 
@@ -231,6 +232,11 @@ def _alike(a: Node, b: Node) -> bool:
     return type(a) is type(b) and getattr(a, "name", "") == getattr(b, "name", "") and a.coef == b.coef
 
 
+def _fits(p: Shape, heads: Collection[str]) -> bool:
+    """Whether one of these operators may be the pattern's."""
+    return p.op in heads or (p.op == "select" and "indicator" in heads)
+
+
 # matching
 
 
@@ -274,6 +280,9 @@ class Matcher:
         if isinstance(p, Whole):
             yield from self._solve(p, t, state)
             return
+        if c.op == "indicator" and p.op == "select" and p.coef:
+            yield from self._chosen(p, t, state)
+            return
         if c.op != p.op:
             return
         if not c.operands:
@@ -289,6 +298,9 @@ class Matcher:
         elif p.op == "multiply":
             yield from self._product(p, operands, t.coef, state)
             return
+        elif p.op == "select" and t.coef and p.coef:
+            ratio = Fraction(t.coef) / Fraction(p.coef)
+            operands = [operands[0], *(scaled(x, simplest(ratio)) for x in operands[1:])]
         elif self._certain(p.coef) and t.coef != p.coef:
             return
         if p.op in JOINED:
@@ -296,6 +308,14 @@ class Matcher:
                 yield found
         elif len(operands) == len(p.operands):
             yield from self._under(p, operands, bound, state)
+
+    def _chosen(self, p: Shape, t: Term, state: State) -> Iterator[State]:
+        """A number where a condition holds and 0 elsewhere, as a selection of either case."""
+        store = self.store
+        (q,), _ = store.expand(t)
+        value, zero = scaled(store.real(t.coef), p.coef, inverse=True), store.real(0)
+        for operands in ((read(store, q), value, zero), (negate(store, read(store, q)), zero, value)):
+            yield from self._under(p, operands, (), state)
 
     def _certain(self, coef: Coefficient) -> bool:
         """Whether a coefficient of the pattern is a number, not an extent in disguise."""
@@ -306,11 +326,16 @@ class Matcher:
         self, p: Shape, operands: Sequence[Term], bound: Sequence[int], state: State
     ) -> Iterator[State]:
         for inner in self._bind(p.bound, bound, state):
-            states: Iterator[State] = iter((inner,))
-            for q, t in zip(p.operands, operands, strict=True):
-                states = (after for before in states for after in self.match(q, t, before))
-            for s in states:
+            for s in self._in_turn(p.operands, operands, inner):
                 yield replace(s, bound=state.bound)
+
+    def _in_turn(self, patterns: Sequence[Node], subjects: Sequence[Term], state: State) -> Iterator[State]:
+        """Each pattern with the term of its place."""
+        if not patterns:
+            yield state
+            return
+        for after in self.match(patterns[0], subjects[0], state):
+            yield from self._in_turn(patterns[1:], subjects[1:], after)
 
     def _bind(self, own: Sequence[int], bound: Sequence[int], state: State) -> Iterator[State]:
         """Bound indices of the pattern as those of the subject: one takes all, several one each."""
@@ -342,7 +367,7 @@ class Matcher:
         if len(patterns) > len(subjects):
             return
         heads = {self.store.classes[t.cls].op for t in subjects}
-        if any(isinstance(p, Shape) and p.op not in heads for p in shapes):
+        if any(isinstance(p, Shape) and not _fits(p, heads) for p in shapes):
             return
         for after, rest in self._each(shapes, subjects, state):
             yield from self._holes(op, holes, rest, after, partial)
@@ -355,7 +380,7 @@ class Matcher:
             return
         first, *others = shapes
         for n, t in enumerate(subjects):
-            if isinstance(first, Shape) and self.store.classes[t.cls].op != first.op:
+            if isinstance(first, Shape) and not _fits(first, (self.store.classes[t.cls].op,)):
                 continue
             for after in self.match(first, t, state):
                 yield from self._each(others, subjects[:n] + subjects[n + 1 :], after)

@@ -43,9 +43,9 @@ class Clock:
         return None if self.end is None else max(0.0, self.end - time.monotonic())
 
 
-Level = Literal["none", "early", "late", "both", "assumed"]
-"""Which lemmas are used: none, the early ones, also the late ones, also those that go both ways, also those
-that hold only under the condition they state."""
+Level = Literal["none", "masks", "early", "late", "both", "assumed"]
+"""Which lemmas are used: none, those that hold only under the condition they state, the early ones, also the
+late ones, also those that go both ways, all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def prove(
         folding=attempt.folding,
         lenient=attempt.lenient,
         reading=attempt.reading,
-        algebra=rules is not None or attempt.algebra,
+        algebra=(rules is not None and attempt.lemmas != "masks") or attempt.algebra,
     )
     store.check = clock.check
     search = None

@@ -46,12 +46,17 @@ def _shifted(store: Store, t: Term) -> bool:
 
 
 def _subtracts(store: Store, t: Term, sign: int) -> bool:
-    """Whether a term with that sign before it subtracts a maximum, somewhere within; a minimum is written
-    as the negative maximum of negatives."""
+    """Whether a term with that sign before it subtracts a maximum, somewhere within.
+
+    A minimum is written as the negative maximum of negatives; a maximum times a mask is a guarded maximum.
+    """
     c, sign = store.classes[t.cls], sign if t.coef > 0 else -sign
     if c.op in _MAXIMA and sign < 0:
         return True
-    return c.op in (*_MAXIMA, *_THROUGH) and any(_subtracts(store, x, sign) for x in c.operands)
+    if c.op not in (*_MAXIMA, *_THROUGH):
+        return False
+    held = [x for x in c.operands if _subtracts(store, x, sign)]
+    return len(held) > (c.op == "multiply")
 
 
 def _made_of_maxima(store: Store, t: Term) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shardproof.lemmas.terms import Lemma
+from shardproof.lemmas.terms import Lemma, Number, Relation, Variable
 from shardproof.lemmas.variants import resolve
+from shardproof.passes.arithmetic import absolute, add, scaled
 from shardproof.passes.classes import Rewritten, Store, Term
 from shardproof.passes.evaluate import EvaluationError
 from shardproof.passes.normalise import new_store
@@ -120,7 +121,16 @@ class Table:
         if kind == "int":
             raise CertificateError(f"an instance of `{lemma.name}` is too large to be evaluated")
         cls = store.leaf("input", (name,), "bool" if kind == "bool" else "real", extents)
-        return store.whole(cls, own)
+        free = store.whole(cls, own)
+        below = [
+            c.right.value
+            for c in lemma.conditions
+            if isinstance(c, Relation) and c.left == Variable(name) and isinstance(c.right, Number)
+            if c.direction in ("LT", "LE")
+        ]
+        if kind != "real" or not below:
+            return free
+        return add(store, [store.real(min(below)), scaled(absolute(store, free), -1)])
 
 
 def _rejected(n: int, instance: Instance, error: Exception) -> CertificateError:

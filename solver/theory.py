@@ -36,11 +36,18 @@ class Theory:
     statements: Library
     idle: dict[str, str] = field(default_factory=dict)
     _rules: dict[Level, Rules] = field(default_factory=dict)
+    _masks: dict[bool, Rules] = field(default_factory=dict)
 
-    def rules(self, level: Level) -> Rules | None:
-        """Those of a level; None for no lemmas."""
+    def rules(self, level: Level, *, algebra: bool = True) -> Rules | None:
+        """Those of a level; None for no lemmas. `algebra` as in the store, which matters for `masks` only."""
         if level == "none":
             return None
+        if level == "masks":
+            if algebra not in self._masks:
+                stated = [x for x in self.statements.lemmas.values() if x.assumed]
+                found = (compiled(x, algebra=algebra) for x in stated)
+                self._masks[algebra] = Rules([p for p in found if not isinstance(p, str)])
+            return self._masks[algebra]
         for n, own in enumerate(LEVELS[: LEVELS.index(level) + 1]):
             if own not in self._rules:
                 before = self._rules[LEVELS[n - 1]].patterns if n else ()

@@ -32,6 +32,9 @@ ASSUMPTION_KINDS: Final[dict[str, str]] = {
     "group_guess": "replica groups belong to the mesh axis stated, although the file does not say so",
     "constant_guess": "a constant that the file does not contain has the value stated",
     "assume_lemma": "a lemma was used that holds only under the side condition stated",
+    "constant_tolerance": "constants of both programs that agree within the tolerance stated are one number",
+    "mask_value": "a score masked by a large negative number has weight zero, as if by minus infinity",
+    "row_not_fully_masked": "a mask leaves something of each row: not all of its scores are masked",
     "user_define": "a custom operator means what the definition given for it says",
 }
 """The closed list of assumption kinds, with what each one claims."""

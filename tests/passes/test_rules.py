@@ -261,6 +261,27 @@ def test_n5_pieces_of_other_extents_are_no_tiling() -> None:
     check_graph(p)
 
 
+@pytest.mark.parametrize("starts", [(0, 2, 4), (4, 2, 0), (0, 3, 4), (0, 2, 3), (0, 4, 2), (2, 2, 4)])
+def test_n5_slices_one_behind_the_other_along_another_dim(starts: tuple[int, ...]) -> None:
+    p = Program()
+    x = p.input(F, (3, 6))
+    stacked = p("concatenate", *(p.cut(x, 1, k, k + 2) for k in starts), dim=0)
+    blocks = p("transpose", p("reshape", x, to=(F, (3, 3, 2))), permutation=(1, 0, 2))
+    assert p.meet(stacked, p("reshape", blocks, to=(F, (9, 2)))) is (starts == (0, 2, 4))
+    p.cut(stacked, 0, 3, 6), p.cut(stacked, 0, 2, 7, 2), p.reduced(stacked, "sum", 0)
+    p("reshape", stacked, to=(F, (3, 6)))
+    check_graph(p)
+
+
+def test_n5_slices_of_two_values_are_no_one_read() -> None:
+    p = Program()
+    x, y = p.input(F, (3, 4)), p.input(F, (3, 4))
+    same = p("concatenate", p.cut(x, 1, 0, 2), p.cut(x, 1, 2, 4), dim=0)
+    for other in (p.cut(y, 1, 2, 4), p("negate", p.cut(x, 1, 2, 4))):
+        assert not p.meet(same, p("concatenate", p.cut(x, 1, 0, 2), other, dim=0))
+    check_graph(p)
+
+
 def test_selection_by_a_border_from_both_sides() -> None:
     p = Program()
     x, y = p.input(F, (5,)), p.input(F, (5,))

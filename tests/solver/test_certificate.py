@@ -387,7 +387,7 @@ def test_files_that_are_no_certificate() -> None:
         ("rounds", [1]),
         ("bounds", [["x", 0.5, 1]]),
         ("flags", {}),
-        ("flags", {"folding": 1, "lenient": False, "reading": False, "lemmas": False}),
+        ("flags", {"folding": 1, "lenient": False, "reading": False, "algebra": False}),
         ("outputs", [["a"]]),
         ("relation", []),
         ("relation", ["", "", "", ""]),
