@@ -1,18 +1,22 @@
-"""Figures of PyTorch dumps: `python benchmarks/fx.py DUMPS`, where DUMPS holds the folders gpt and qwen2.
+"""Figures of PyTorch dumps: `python benchmarks/fx.py DUMPS`, DUMPS holding folders gpt, qwen2 and bug_*.
 
 Verifies each distributed dump of a GPT (tensor and sequence parallel) and of Qwen2 against the sequential
 one, each in a fresh process, and prints the verdict, the seconds from start to end, the kinds of
-assumptions, and how much longer the reading of a further rank takes than that of the first. The last line is
-one JSON object whose `ok` tells whether all are verified within the limits; the exit code is 0 only then.
+assumptions, and how much longer the reading of a further rank takes than that of the first. Then bugs of
+programs with gradients, their repaired twins, and edits of one operator, with the value they are found at.
+The last line is one JSON object whose `ok` tells whether all is as it should be, and within the limits; the
+exit code is 0 only then.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +46,26 @@ def pairs(dumps: Path) -> Iterator[tuple[str, Path, list[Path], Path]]:
 def _files(folder: Path, ranks: int, layers: int) -> tuple[Path, list[Path]]:
     (reference,) = (folder / f"paral1_layer{layers}").glob("fw.g0.r*")
     return reference, sorted((folder / f"paral{ranks}_layer{layers}").glob("fw.g0.r*"))
+
+
+def wrong(dumps: Path, to: Path) -> Iterator[tuple[str, Path, list[Path], Path, Collection[str]]]:
+    """(name, reference, implementation, relation, the values of which one is at fault) of each pair.
+
+    No value is at fault in a right one.
+    """
+    sys.path.insert(0, str(RELATIONS.parent.parent))
+    edits: Any = importlib.import_module("fx_edits")
+    for folder, faults in edits.FAULTS.items():
+        reference = dumps / folder / "tp1" / "both.g0.r0.py.gz"
+        ranks = sorted((dumps / folder / "tp2.bug").glob("both.g0.r*"))
+        yield folder, reference, ranks, RELATIONS / "joint.toml", faults
+        if folder == edits.LAYER_NORM:
+            whole = edits.repaired(ranks, [*edits.NORMS, *edits.BOTH_NORMS], to)
+            yield f"{folder}, repaired", reference, whole, RELATIONS / "joint.toml", ()
+    reference, ranks = _files(dumps / "gpt", 2, 1)
+    for name, (old, new, value) in edits.EDITS.items():
+        own = edits.edited(ranks, old, new, to)
+        yield f"gpt tp2: {name}", reference, own, RELATIONS / "gpt.toml", [value]
 
 
 def measured(reference: Path, implementation: list[Path], relation: Path) -> tuple[float, dict[str, Any]]:
@@ -87,6 +111,15 @@ def main(arguments: list[str]) -> int:
     part = further_rank(implementation)
     print(f"a further rank takes {part:.1%} of the reading of the first")
     ok &= seconds <= SECONDS and part <= FURTHER_RANK
+    print(f"\n{'wrong or repaired program':46} {'verdict':10} {'seconds':>8}  found at")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, reference, implementation, relation, faults in wrong(dumps, Path(folder)):
+            seconds, answer = measured(reference, implementation, relation)
+            place = (answer.get("location") or {}).get("value", "")
+            ok &= answer["verdict"] == ("refuted" if faults else "verified")
+            ok &= not faults or place in faults
+            rows.append({"pair": name, "verdict": answer["verdict"], "seconds": round(seconds, 2)})
+            print(f"{name:46} {answer['verdict']:10} {seconds:8.2f}  {place}")
     print(json.dumps({"pairs": rows, "further_rank": round(part, 3), "ok": ok}))
     return 0 if ok else 1
 

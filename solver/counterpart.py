@@ -21,7 +21,7 @@ from shardproof.passes.arithmetic import scaled
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.normalise import Normalised, continue_from, same
 from shardproof.passes.views import Unsupported, View, align, split_into
-from shardproof.solver.arranged import same_elements
+from shardproof.solver.arranged import Arrangements, same_elements
 from shardproof.solver.layout import Cutter
 from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
 from shardproof.solver.prove import Proof, equal, stacked
@@ -31,6 +31,7 @@ from shardproof.solver.steps import Layout, RelationError, Step
 LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
 """Operators that one program may have and the other not."""
 ANYWHERE: Final = 4
+STARTS: Final = 64
 
 
 class Status(StrEnum):
@@ -44,13 +45,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The counterpart of a value, its placement, the view it should have, the axes it is partial over."""
+    """The counterpart of a value, its placement, the view it should have, the axes it is partial over, and
+    what of the ranks' values is missing."""
 
     status: Status
     reference: str | None = None
     spec: Spec | None = None
     view: View | None = None
     axes: tuple[str, ...] = ()
+    whole: str = "sum"
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class Alignment:
     siblings: dict[tuple[str, tuple[str, ...]], list[Op]] = field(init=False, default_factory=dict)
     constant: set[str] = field(init=False, default_factory=set)
     segments: list[Segments] = field(init=False, default_factory=list)
+    arranged: Arrangements = field(init=False)
 
     def __post_init__(self) -> None:
         for op in self.reference.ops:
@@ -76,7 +80,9 @@ class Alignment:
                 self.users.setdefault(v.name, []).append(op)
         self.types = {v.name: v for op in self.reference.ops for v in op.results}
         self.types.update((i.name, i.value) for i in self.reference.inputs)
+        self.arranged = Arrangements(self.proof.store)
         for name in self.types:
+            self.arranged.add(name, self.proof.reference.views[name])
             self.by_class.setdefault(self.proof.reference.views[name].term.cls, []).append(name)
         for op in self.implementation.ops:
             self.siblings.setdefault((op.opcode, tuple(x.name for x in op.operands)), []).append(op)
@@ -125,9 +131,49 @@ class Alignment:
                 other = self._judge(name, value)
                 if other.status is Status.SAME and not self._belongs(name, op, value):
                     return other
+            other = self._elsewhere(op, value)
+            right = other.status in (Status.SAME, Status.PARTIAL)
+            if right or (other.view is not None and first.view is None):
+                return other
+        elif self.proof.instances:
+            other = self._elsewhere(op, value)
+            if other.status is Status.SAME:
+                return other
         if first.reference is not None and first.status is not Status.ALONE:
             self.taken.add(first.reference)
         return first
+
+    def _elsewhere(self, op: Op, value: Value) -> Match:
+        """The match of a value whose elements the reference has in other places, under whatever name; of a
+        slice that misses such elements, the slice that does not."""
+        if self.reference.mesh.size > 1:
+            return Match(Status.ALONE)
+        siblings = self.siblings[op.opcode, tuple(x.name for x in op.operands)]
+        own = {self.matches[v.name].reference for o in siblings for v in o.results if v.name in self.matches}
+        view = self.proof.implementation.views[value.name]
+        if value.name in self.constant or not view.term.access:
+            return Match(Status.ALONE)
+        holders = self.arranged.holders(view)
+        if holders and own.isdisjoint(holders):
+            return Match(Status.SAME, holders[0] if len(holders) == 1 else None, None, view)
+        if view.dtype.kind == "real":
+            for axes, _ in runs(self.mesh):
+                try:
+                    whole = self.algebra.all_reduce(view, "sum", rank_groups(self.mesh, axes))
+                except Unsupported:
+                    continue
+                holders = self.arranged.holders(whole)
+                if len(holders) == 1:
+                    return Match(Status.PARTIAL, holders[0], None, whole, axes)
+        if op.opcode == "slice":
+            name = op.operands[0].name
+            state = Normalised(self.algebra, {name: self.proof.implementation.views[name]})
+            for moved in shifted(op):
+                continue_from(state, [moved], {})
+                holders = self.arranged.holders(state.views[value.name])
+                if len(holders) == 1 and own.isdisjoint(holders):
+                    return Match(Status.WRONG, holders[0], None, state.views[value.name])
+        return Match(Status.ALONE)
 
     def _rearranged(self, match: Match, value: Value) -> Match:
         """The match of a value that holds all elements of its counterpart as no placement has them."""
@@ -177,7 +223,7 @@ class Alignment:
             loose = loose or name
         if loose is not None:
             yield loose
-        yield known[0]
+        yield from dict.fromkeys(known)
 
     def _alike(self, own: Value, origin: str | None, other: Value) -> bool:
         """Whether an operand may correspond to one of the reference, as far as is known."""
@@ -293,11 +339,25 @@ class Alignment:
         continue_from(state, cutter.ops, {})
         return state.views[v.name]
 
+    def _partial_extremum(self, name: str, spec: Spec, wanted: View, found: View) -> Match | None:
+        """The match of maxima or minima over the elements of one rank."""
+        kind, missing = ("max", "maximum") if found.term.coef > 0 else ("min", "minimum")
+        for axes, _ in runs(self.mesh):
+            try:
+                whole = self.algebra.all_reduce(found, kind, rank_groups(self.mesh, axes))
+            except Unsupported:
+                continue
+            if equal(self.proof.store, wanted, whole):
+                return Match(Status.PARTIAL, name, spec, wanted, axes, missing)
+        return None
+
     def _partial(self, name: str, spec: Spec, wanted: View, found: View) -> Match | None:
         """The match of partial sums, or of a multiple of them."""
         if found.dtype.kind != "real":
             return None
         store = self.proof.store
+        if store.classes[found.term.cls].op == "max":
+            return self._partial_extremum(name, spec, wanted, found)
         for axes, _ in runs(self.mesh):
             try:
                 total = self.algebra.all_reduce(found, "sum", rank_groups(self.mesh, axes))
@@ -311,6 +371,19 @@ class Alignment:
                 right = View(scaled(found.term, times, inverse=True), found.dims, found.shape, found.dtype)
                 return Match(Status.WRONG, name, spec, right, axes)
         return None
+
+
+def shifted(op: Op) -> Iterator[Op]:
+    """A slice of one dim with other starts, whole lengths apart."""
+    a, shape = op.attrs, op.operands[0].type.shape
+    cut = [d for d, n in enumerate(op.result.type.shape) if n != shape[d]]
+    if len(cut) != 1 or a["strides"][cut[0]] != 1:
+        return
+    d, n = cut[0], op.result.type.shape[cut[0]]
+    for start in range(0, min(shape[d], n * STARTS) - n + 1, n):
+        starts = (*a["starts"][:d], start, *a["starts"][d + 1 :])
+        limits = (*a["limits"][:d], start + n, *a["limits"][d + 1 :])
+        yield Op("slice", op.operands, op.results, {**a, "starts": starts, "limits": limits})
 
 
 def ratio(store: Store, wanted: View, found: View) -> Coefficient | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -10,32 +11,30 @@ from shardproof.solver.verdict import Place, Result
 
 _STEP: Final = re.compile(r"\b([A-Za-z_]\w*)(?:\.\d+)+'*(?![\w.])")
 """A value that lowering made on the way to that of a node: names of nodes have no dot."""
+_QUOTED: Final = re.compile(r"`([^`]*)`")
 
 
-def node_of(value: str) -> str:
-    """The node in whose lowering a value was made."""
-    return _STEP.sub(r"\1", value)
+def by_node(result: Result, kept: Collection[str] = ()) -> Result:
+    """The result with values replaced by the nodes that they belong to, but for those in `kept`."""
 
+    def node_of(text: str) -> str:
+        return text if text in kept else _STEP.sub(lambda m: m[0] if m[0] in kept else m[1], text)
 
-def by_node(result: Result) -> Result:
-    """The result with values replaced by the nodes that they belong to."""
+    def quoted(text: str) -> str:
+        return _QUOTED.sub(lambda m: f"`{node_of(m[1])}`", text)
+
+    def placed(place: Place | None) -> Place | None:
+        return place and replace(place, value=node_of(place.value))
+
     return replace(
         result,
-        message=_quoted(result.message),
-        expected=result.expected and _quoted(result.expected),
-        found=result.found and _quoted(result.found),
-        repair=result.repair and _quoted(result.repair),
-        help=tuple(map(_quoted, result.help)),
-        location=_place(result.location),
-        reference_location=_place(result.reference_location),
+        message=quoted(result.message),
+        expected=result.expected and quoted(result.expected),
+        found=result.found and quoted(result.found),
+        repair=result.repair and quoted(result.repair),
+        help=tuple(map(quoted, result.help)),
+        location=placed(result.location),
+        reference_location=placed(result.reference_location),
         blocked=result.blocked and tuple(replace(b, value=node_of(b.value)) for b in result.blocked),
-        assumptions=tuple(replace(a, text=_quoted(a.text)) for a in result.assumptions),
+        assumptions=tuple(replace(a, text=quoted(a.text)) for a in result.assumptions),
     )
-
-
-def _place(place: Place | None) -> Place | None:
-    return place and replace(place, value=node_of(place.value))
-
-
-def _quoted(text: str) -> str:
-    return re.sub(r"`[^`]*`", lambda m: node_of(m.group()), text)

@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shardproof.ir.module import Module
 from shardproof.passes.views import View
 from shardproof.solver.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
+from shardproof.solver.finding import Finding
 from shardproof.solver.infer import Inferred, unread
-from shardproof.solver.locate import Finding, locate
+from shardproof.solver.locate import locate
 from shardproof.solver.meaning import CUSTOM, target_of
 from shardproof.solver.names import drawn
+from shardproof.solver.outcome import Difference
 from shardproof.solver.parts import (
     assumptions_of,
     has_no_meaning,
@@ -28,11 +30,22 @@ from shardproof.solver.parts import (
     what_blocks,
 )
 from shardproof.solver.prove import Proof
-from shardproof.solver.refute import Replayed, misread, other_layout, rank_orders
+from shardproof.solver.refute import Replayed, differs_anyway, misread, other_layout, rank_orders
 from shardproof.solver.relation import Relation
-from shardproof.solver.replay import Difference
 from shardproof.solver.run import Check, unknown
 from shardproof.solver.verdict import Counterexample, Place, Result, Verdict
+
+OF_PROOFS: Final = frozenset(
+    {
+        "assume_lemma",
+        "constant_tolerance",
+        "literal_rounding",
+        "mask_value",
+        "row_not_fully_masked",
+        "tested_lemma",
+    }
+)
+"""Kinds of assumption that the search for the place may have used, but no program that was run."""
 
 
 def unproved(
@@ -165,6 +178,7 @@ def _refuted(
         subject = "" if finding.found.startswith("`") else f"`{finding.value.name}` "
         message = subject + finding.found
         message += f", the reference needs {finding.expected}" if finding.code == "R03" else ""
+    common["assumptions"] = tuple(a for a in common["assumptions"] if a.kind not in OF_PROOFS)
     outputs = tuple(
         replace(o, verdict=Verdict.REFUTED if o.name == own else o.verdict) for o in common["outputs"]
     )
@@ -206,8 +220,10 @@ def _other_explanation(
     orders = rank_orders(implementation.ops)
     if finding is not None and finding.proves and not finding.ordered and not orders:
         return None
-    only = not inferred.alternatives and not orders
-    if only:
+    if not inferred.alternatives and not orders:
+        return None
+    lacks_a_sum = finding is not None and finding.code == "R02"
+    if lacks_a_sum and not orders and differs_anyway(reference, implementation, inferred, check.clock):
         return None
     unsure = ", ".join(sorted(inferred.alternatives)[:3]) or "the order of ranks"
     return "U10", f"the outputs differ under the inferred layout, but the layout of {unsure} is not certain"

@@ -104,3 +104,60 @@ def test_an_unfinished_search_for_layouts_refutes_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr("shardproof.solver.refute.PATIENCE", -1.0)
     result = shardproof.verify(gathered(None), wrong)
     assert (result.verdict, result.code) == ("unknown", "U10"), result.text()
+
+
+TAKE = (
+    "{offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,), slice_sizes=(1,3), "
+    "index_vector_dim=1, operand_batching_dims=(), start_indices_batching_dims=()}"
+)
+
+
+def looked_up(mesh: str, first: str = "", start: str = "") -> Module:
+    """Rows of a table by their ids; on two ranks each looks in its own five rows."""
+    rows = 5 if mesh else 10
+    lines = [f"%w = input(0) : f32[{rows},3]", "%ids = input(1) : s32[4]"]
+    at = "ids"
+    if mesh:
+        spread = "{dims=()} : s32[4]"
+        lines.append("%rank = rank_id() : s32[]")
+        for name, numbers in (("first", first), ("start", start)):
+            lines.append(f'%{name}_of_all = constant() {{value=s32[2]({numbers})}} : s32[2]')
+            lines.append(f"%{name}_own = dynamic_slice(%{name}_of_all, %rank) {{sizes=(1,)}} : s32[1]")
+            lines.append(f"%{name} = reshape(%{name}_own) : s32[]")
+            lines.append(f"%{name}s = broadcast_in_dim(%{name}) {spread}")
+        lines.append('%zero = constant() {value=s32[](0)} : s32[]')
+        lines.append('%size = constant() {value=s32[](5)} : s32[]')
+        lines += [f"%zeros = broadcast_in_dim(%zero) {spread}", f"%sizes = broadcast_in_dim(%size) {spread}"]
+        lines.append("%there = subtract(%ids, %starts) : s32[4]")
+        lines.append('%below = compare(%there, %sizes) {direction="LT", total=false} : bool[4]')
+        lines.append('%above = compare(%ids, %firsts) {direction="GE", total=false} : bool[4]')
+        lines.append("%inside = and(%above, %below) : bool[4]")
+        lines.append("%local = select(%inside, %there, %zeros) : s32[4]")
+        at = "local"
+    lines.append(f"%column = reshape(%{at}) : s32[4,1]")
+    lines.append(f"%rows = gather(%w, %column) {TAKE} : f32[4,3]")
+    out = "rows"
+    if mesh:
+        lines.append("%hits = broadcast_in_dim(%inside) {dims=(0,)} : bool[4,3]")
+        lines.append('%nothing = constant() {value=f32[](0.0)} : f32[]')
+        lines.append("%none = broadcast_in_dim(%nothing) {dims=()} : f32[4,3]")
+        lines.append("%masked = select(%hits, %rows, %none) : f32[4,3]")
+        lines.append('%y = all_reduce(%masked) {kind="sum", groups=((0,1),)} : f32[4,3]')
+        out = "y"
+    lines.append(f'output "y" = %{out}')
+    return parse(f'module "m" mesh({mesh}) {{\n' + "\n".join(lines) + "\n}\n", source="test")
+
+
+@pytest.mark.parametrize(
+    ("first", "start", "wrong", "numbers"),
+    [("0, 6", "0, 5", "first", "0, 6"), ("0, 5", "0, 4", "start", "0, 4"), ("1, 5", "0, 5", "first", "1, 5")],
+)
+def test_a_number_of_one_rank_that_is_right_elsewhere_is_named(
+    first: str, start: str, wrong: str, numbers: str
+) -> None:
+    right = shardproof.verify(looked_up(""), looked_up("tp=2", "0, 5", "0, 5"))
+    assert right.verdict == "verified", right.text()
+    result = shardproof.verify(looked_up(""), looked_up("tp=2", first, start))
+    assert result.verdict == "refuted" and result.location is not None, result.text()
+    assert (result.location.value, result.code) == (wrong, "R03"), result.text()
+    assert result.found == f"is {numbers} on the ranks" and result.repair == "using 0, 5 proves all outputs"
