@@ -16,7 +16,7 @@ from shardproof.frontends.hlo import hlo_pb2
 pb: Any = hlo_pb2
 Proto = Any
 
-HERE = Path(__file__).resolve().parent
+FOLDERS = {Path(__file__).resolve().parent}
 PRIMITIVE = {"pred": 1, "s32": 4, "f16": 10, "f32": 11}
 MUST_ALIAS = 2
 
@@ -55,7 +55,7 @@ def _stack() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename).resolve()
-        if path.parent == HERE and path.name in RECORDED_AS:
+        if path.parent in FOLDERS and path.name in RECORDED_AS:
             frames.append(f"{RECORDED_AS[path.name]}:{frame.f_lineno}")
         frame = frame.f_back  # type: ignore[assignment]
     frames.reverse()
