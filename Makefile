@@ -45,7 +45,7 @@ oldest: .venv-oldest/.done  ## the readers and the command with the lowest suppo
 	@touch $@
 
 torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatron-Core
-	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/examples
+	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/test_torch_docs.py tests/examples
 
 lemmas: .venv/.dev       ## check every lemma of the library, with proofs
 	$(BIN)/shardproof lemma check
@@ -55,7 +55,7 @@ lint: .venv/.dev
 
 types: .venv/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode
+	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode examples/neuron_vs_torch
 
 layers: .venv/.dev
 	$(BIN)/python -m pytest tests/test_layers.py

@@ -101,11 +101,23 @@ def is_archive(path: Path) -> bool:
         return False
 
 
+def is_capture(path: Path) -> bool:
+    """Whether the file starts like one rank of a saved capture; False also when it can't be read."""
+    from shardproof.frontends.fx.saved import MARK
+
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MARK)) == MARK.encode("ascii")
+    except (OSError, ValueError):
+        return False
+
+
 def _archive(file: Path | io.BytesIO, name: str, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
     """The verified program of a `.pt2`, whose weights stay in the file."""
     from shardproof.frontends.fx.archive import read_archive
+    from shardproof.frontends.fx.graph import titled
 
-    module = _lowered(read_archive(file, name, Locator(wrapper_files)), ranks)
+    module = _lowered(titled(read_archive(file, name, Locator(wrapper_files))), ranks)
     verify(module)
     return module
 

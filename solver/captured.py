@@ -6,18 +6,22 @@ Nothing here needs torch: a capture is saved to a folder, one file per rank, and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shardproof.frontends.fx.graph import Graph
 from shardproof.frontends.fx.traced import Placed, Traced
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
+
+if TYPE_CHECKING:
+    from shardproof.frontends.fx.lowering_state import Guess
 
 _ALLOCATES: Final = re.compile(r"aten\.(new_)?empty(_like|_strided)?\.\w+")
 
@@ -35,15 +39,15 @@ class Captured:
         return tuple(traced.graph for traced in self.ranks)
 
     @cached_property
-    def program(self) -> tuple[Module, tuple[str, ...]]:
+    def program(self) -> tuple[Module, tuple[Guess, ...]]:
         """One module for all ranks, and what was guessed.
 
         Ranks that run the same operators become one module over the mesh. Ranks that differ, or send to each
         other, are put one beside the other in a program of one rank (`joined`): every name that several
         ranks use ends in `@RANK` there.
         """
-        from shardproof.frontends.fx.joined import exchanges, joined
-        from shardproof.frontends.fx.lowering import lower, lower_ranks
+        from shardproof.frontends.fx.joined import exchanges
+        from shardproof.frontends.fx.lowering import lower_ranks
         from shardproof.passes.fold_ranks import Divergent, fold_ranks
 
         if not any(exchanges(g) for g in self.graphs):
@@ -51,7 +55,7 @@ class Captured:
             modules = [
                 _named(low.module, traced.outputs) for low, traced in zip(lowered, self.ranks, strict=True)
             ]
-            guesses = dict.fromkeys(f"{g.kind}: {g.text}" for low in lowered for g in low.guesses)
+            guesses = dict.fromkeys(g for low in lowered for g in low.guesses)
             if len(modules) == 1:
                 return _pruned(replace(modules[0], rank=None), self.graphs[0]), tuple(guesses)
             try:
@@ -60,15 +64,23 @@ class Captured:
                 pass
             else:
                 return _pruned(replace(folded, mesh=self.mesh), self.graphs[0]), tuple(guesses)
+        return self.apart
+
+    @cached_property
+    def apart(self) -> tuple[Module, tuple[Guess, ...]]:
+        """As `program`, with the ranks side by side whether they differ or not."""
+        from shardproof.frontends.fx.joined import joined
+        from shardproof.frontends.fx.lowering import lower
+
         whole = joined(self.graphs, [t.outputs for t in self.ranks])
         alone = lower(whole.graph, groups={whole.group: ((0,),)})
         module = _pruned(_named(alone.module, whole.outputs), whole.graph)
-        return module, tuple(dict.fromkeys(f"{g.kind}: {g.text}" for g in alone.guesses))
+        return module, alone.guesses
 
     def module(self) -> Module:
         """The program; what was guessed is among its warnings."""
         module, guesses = self.program
-        return replace(module, warnings=(*module.warnings, *guesses))
+        return replace(module, warnings=(*module.warnings, *(f"{g.kind}: {g.text}" for g in guesses)))
 
     @property
     def is_joined(self) -> bool:
@@ -83,17 +95,31 @@ class Captured:
         """Placements of results, in the same words."""
         return self._placements(lambda t: t.outputs_placed)
 
-    def _placements(self, side: object) -> dict[str, str]:
-        assert callable(side)
+    def _placements(self, side: Callable[[Traced], Mapping[str, Placed]]) -> dict[str, str]:
         if self.mesh.size == 1 or self.is_joined:
             return {}
         placed: list[Mapping[str, Placed]] = [side(t) for t in self.ranks]
         found = {}
-        for name, first in placed[0].items():
-            layout = layout_of(first, self.mesh)
-            if layout is not None and all(p.get(name) == first for p in placed):
+        for name in placed[0]:
+            layouts = {
+                None if name not in own else layout_of(own[name], self.mesh, rank)
+                for rank, own in enumerate(placed)
+            }
+            layout = layouts.pop()
+            if layout is not None and not layouts:
                 found[name] = layout
         return found
+
+    @property
+    def data(self) -> frozenset[str]:
+        """The inputs of `program` that are example inputs, not parameters or buffers."""
+        own = {name for traced in self.ranks for name in traced.data}
+        return frozenset(own | {f"{name}@{rank}" for name in own for rank in range(self.mesh.size)})
+
+    def partly(self) -> frozenset[str]:
+        """The inputs whose placements are over some axes of the mesh only, and say nothing of the others."""
+        axes = sum(size > 1 for _, size in self.mesh.axes)
+        return frozenset(n for n, p in self.ranks[0].inputs_placed.items() if len(p.dims) < axes)
 
     def save(self, directory: str | Path) -> tuple[Path, ...]:
         """Write `rank0.json`, `rank1.json`, ... into the folder, which is made if need be; their paths.
@@ -113,24 +139,40 @@ class Captured:
 
 def read_capture(directory: str | Path) -> Captured:
     """The capture that `Captured.save` wrote. Raises ModuleError: which file, what was found."""
+    path = Path(directory) / "rank0.json"
+    if not path.is_file():
+        raise ModuleError(f"{directory}: is a folder without rank0.json, that of a saved capture is needed")
+    first, mesh = _saved(path)
+    others = (path.with_name(f"rank{rank}.json") for rank in range(1, mesh.size))
+    return _together([(path, first, mesh), *((p, *_saved(p)) for p in others)])
+
+
+def read_saved(paths: Sequence[str | Path]) -> Captured:
+    """A capture from the files of all its ranks, in any order. Raises ModuleError."""
+    return _together([(Path(p), *_saved(Path(p))) for p in paths])
+
+
+def _saved(path: Path) -> tuple[Traced, Mesh]:
     from shardproof.frontends.fx.saved import parse
     from shardproof.frontends.load import contents
 
-    folder = Path(directory)
-    ranks: list[Traced] = []
-    mesh = Mesh()
-    while len(ranks) < max(mesh.size, 1):
-        path = folder / f"rank{len(ranks)}.json"
-        try:
-            text = contents(path).decode("utf-8")
-        except (ModuleError, UnicodeDecodeError) as error:
-            raise ModuleError(f"{path}: {error}") from None
-        traced, found = parse(text, str(path))
-        if ranks and found != mesh:
-            raise ModuleError(f"{path}: is of a run over {found}, rank 0 over {mesh}")
-        mesh = found
-        ranks.append(traced)
-    return Captured(mesh, tuple(ranks))
+    try:
+        text = contents(path).decode("utf-8")
+    except (ModuleError, UnicodeDecodeError) as error:
+        raise ModuleError(f"{path}: {error}") from None
+    return parse(text, str(path))
+
+
+def _together(saved: Sequence[tuple[Path, Traced, Mesh]]) -> Captured:
+    from shardproof.passes.fold_ranks import order_ranks
+
+    path, _, mesh = saved[0]
+    for other, _, own in saved:
+        if own != mesh:
+            raise ModuleError(f"{other}: is of a run over {own}, {path} over {mesh}")
+    if len(saved) != mesh.size:
+        raise ModuleError(f"{path}: is of a run on {mesh.size} ranks, give the files of all, or their folder")
+    return Captured(mesh, tuple(order_ranks([traced for _, traced, _ in saved])))
 
 
 def _named(module: Module, names: tuple[str, ...]) -> Module:
@@ -163,9 +205,12 @@ def _pruned(module: Module, graph: Graph) -> Module:
     return replace(module, ops=tuple(reversed(kept)))
 
 
-def layout_of(placed: Placed, mesh: Mesh) -> str | None:
-    """The words of a relation file for a placement; None where they have none (uneven or unknown parts)."""
-    axes = _axes(placed, mesh)
+def layout_of(placed: Placed, mesh: Mesh, rank: int = 0) -> str | None:
+    """The words of a relation file for a placement that a rank states; None where they have none.
+
+    These are uneven or unknown parts, and meshes that are no axes of `mesh`.
+    """
+    axes = _axes(placed, mesh, rank)
     if axes is None or None in placed.placements:
         return None
     over: dict[int, list[str]] = {}
@@ -187,10 +232,21 @@ def layout_of(placed: Placed, mesh: Mesh) -> str | None:
     return " | ".join(words) or "replicate"
 
 
-def _axes(placed: Placed, mesh: Mesh) -> list[str] | None:
-    """The mesh axis that each dim of the device mesh is; None unless both number the ranks alike."""
-    if placed.ranks != tuple(range(mesh.size)):
+def _axes(placed: Placed, mesh: Mesh, rank: int) -> list[str] | None:
+    """The axis of the mesh that each dim of the device mesh is; None when they are no axes.
+
+    The device mesh has either as many dims, in the same order, or those of some axes by name, with all ranks
+    that are where `rank` is along the others.
+    """
+    sizes = dict(mesh.axes)
+    if placed.ranks == tuple(range(mesh.size)):
+        same = tuple(size for _, size in placed.dims) == tuple(sizes.values())
+        return list(sizes) if same else None
+    names = [name for name, _ in placed.dims]
+    if len(set(names)) < len(names) or any(sizes.get(name) != size for name, size in placed.dims):
         return None
-    if tuple(size for _, size in placed.dims) != tuple(size for _, size in mesh.axes):
-        return None
-    return [name for name, _ in mesh.axes]
+    strides = {name: prod(list(sizes.values())[k + 1 :]) for k, name in enumerate(sizes)}
+    base = rank - sum(rank // strides[n] % sizes[n] * strides[n] for n in names)
+    places = product(*(range(sizes[n]) for n in names))
+    own = tuple(base + sum(at * strides[n] for at, n in zip(p, names, strict=True)) for p in places)
+    return names if placed.ranks == own else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -37,16 +37,32 @@ class Gap:
 class Inferred:
     """A relation as far as it could be inferred.
 
-    `alternatives` lists, per input, further layouts that the evidence allows but does not prefer.
+    `alternatives` lists, per input, further layouts that the evidence allows but does not prefer. `following`
+    are outputs that are laid out like an input.
     """
 
     relation: Relation
     gaps: list[Gap] = field(default_factory=list)
     alternatives: dict[str, list[Spec]] = field(default_factory=dict)
+    following: dict[str, str] = field(default_factory=dict)
+
+    def with_layouts(self, changes: Mapping[str, Spec]) -> Relation:
+        """The relation with other layouts of some inputs, and of the outputs that follow them."""
+        outputs = {o: changes[i] for o, i in self.following.items() if i in changes}
+        return replace(
+            self.relation,
+            inputs={**self.relation.inputs, **changes},
+            outputs={**self.relation.outputs, **outputs},
+        )
 
 
-def infer(reference: Module, implementation: Module, declared: Relation) -> Inferred:
-    """`declared` completed by inference for everything that it leaves out."""
+def infer(
+    reference: Module, implementation: Module, declared: Relation, data: Collection[str] = ()
+) -> Inferred:
+    """`declared` completed by inference for everything that it leaves out.
+
+    `data` are inputs of the implementation that are no weights: nothing is fused in them (soundness R2).
+    """
     out = Inferred(declared)
     inputs, outputs = dict(declared.inputs), dict(declared.outputs)
     sources, evidence = dict(declared.sources), dict(declared.inferred)
@@ -61,7 +77,9 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
             pairs.append((own, other))
     for own, other in pairs:
         try:
-            spec, reference_spec, why, others = _layout(own, other, reference.mesh, implementation.mesh, cuts)
+            spec, reference_spec, why, others = _layout(
+                own, other, reference.mesh, implementation.mesh, Cuts() if other.name in data else cuts
+            )
         except (Unfit, Ambiguous) as e:
             if is_draw(other.name):
                 continue
@@ -72,7 +90,8 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         sources[other.name] = own.name
         if reference.mesh.size > 1:
             own_layouts[own.name] = reference_spec
-        others = others or _cut_otherwise(spec, own, other, own_cuts)
+        if other.name not in data:
+            others = others or _cut_otherwise(spec, own, other, own_cuts)
         if others and not is_draw(other.name):
             out.alternatives[other.name] = others
     for name, source in _pair_outputs(reference, implementation, outputs, sources, out):
@@ -87,6 +106,11 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
             continue
         sources["output " + name] = source
         if name in outputs:
+            continue
+        like = _like_an_input(whole, part, implementation, reference, inputs, sources)
+        if like is not None and reference.mesh.size == 1:
+            outputs[name], own_outputs[source] = inputs[like], REPLICATE
+            out.following[name] = like
             continue
         try:
             placement, own_placement = _output(
@@ -112,6 +136,35 @@ def infer(reference: Module, implementation: Module, declared: Relation) -> Infe
         independent=tuple(i.name for i in other_draws if i.name not in inputs),
     )
     return out
+
+
+def _like_an_input(
+    whole: Output,
+    part: Output,
+    implementation: Module,
+    reference: Module,
+    inputs: Mapping[str, Spec],
+    sources: Mapping[str, str],
+) -> str | None:
+    """The input of which an output is the new value or the gradient, if the shapes are the same.
+
+    A gradient is told by its name, `grad.w` or another path that ends in the input's name.
+    """
+    types = {i.name: i.value.type.shape for i in implementation.inputs}
+    name = part.updates if part.updates is not None else _named_in(part.name, types)
+    if name is None or name not in inputs or types[name] != part.value.type.shape:
+        return None
+    spec = inputs[name]
+    own = {i.name: i.value.type.shape for i in reference.inputs}
+    sums = isinstance(spec, Layout) and any(isinstance(s, Step) and s.name == "partial" for s in spec.steps)
+    return None if sums or own.get(sources.get(name, name)) != whole.value.type.shape else name
+
+
+def _named_in(path: str, names: Collection[str]) -> str | None:
+    """The longest of the names that the path ends in."""
+    parts = path.split(".")
+    ends = (".".join(parts[k:]) for k in range(1, len(parts)))
+    return next((end for end in ends if end in names), None)
 
 
 def _overwrites(whole: Output, part: Output, sources: Mapping[str, str]) -> str | None:
@@ -310,9 +363,9 @@ def _output(a: tuple[int, ...], b: tuple[int, ...], mesh: Mesh, target: Mesh) ->
 class Cuts:
     """Where the reference cuts the dims of its inputs: slices that tile what a dim becomes."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module | None = None) -> None:
         self.users: dict[str, list[Op]] = {}
-        for op in module.ops:
+        for op in module.ops if module is not None else ():
             for v in op.operands:
                 self.users.setdefault(v.name, []).append(op)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from shardproof.ir.module import Module
 from shardproof.passes.views import View
+from shardproof.solver.capture_relation import SIDE_BY_SIDE
 from shardproof.solver.claims import claims
 from shardproof.solver.infer import OWN_TENSORS, Inferred
 from shardproof.solver.meaning import CUSTOM
@@ -19,7 +20,7 @@ from shardproof.solver.sweep import Swept
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Place, Verdict
 
 if TYPE_CHECKING:
-    from shardproof.solver.locate import Finding
+    from shardproof.solver.finding import Finding
 
 READERS: Final = 3
 """How many operators after a value that blocks the proof are looked at for a lemma."""
@@ -51,7 +52,9 @@ def layouts_of(inferred: Inferred, implementation: Module) -> dict[str, str]:
         if names.get(i.name) == OWN_TENSORS
         else describe(inferred.relation.inputs[i.name], implementation.mesh)
         for i in implementation.inputs
-        if i.name in names and implementation.mesh.size > 1 and not is_draw(i.name)
+        if i.name in names
+        and (implementation.mesh.size > 1 or names[i.name] == SIDE_BY_SIDE)
+        and not is_draw(i.name)
     }
 
 

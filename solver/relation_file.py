@@ -18,6 +18,7 @@ from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec
 from shardproof.solver.steps import Layout, RelationError, Step, parse
 
 Groups = tuple[tuple[int, ...], ...]
+Constant = float | tuple[float, ...]
 LAYERS: Final = 512
 """Most layers that a pattern with `{l}` is tried for."""
 
@@ -40,7 +41,7 @@ class Declared:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     groups: Mapping[str, Groups] = field(default_factory=dict)
     reference_groups: Mapping[str, Groups] = field(default_factory=dict)
-    constants: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, Constant] = field(default_factory=dict)
 
 
 TABLES: Final = (
@@ -127,10 +128,11 @@ def _group(name: str, value: Any) -> Groups:
     return tuple(map(tuple, groups))
 
 
-def _constant(name: str, value: Any) -> float:
-    if not isinstance(value, int | float):
-        raise RelationError(f"constant `{name}`: write a number, or true or false")
-    return value
+def _constant(name: str, value: Any) -> Constant:
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(isinstance(n, int | float) for n in numbers):
+        raise RelationError(f"constant `{name}`: write a number, a list of numbers, or true or false")
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _spec(name: str, value: Any) -> Any:

@@ -10,14 +10,15 @@ from typing import Any, Final
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Location
 from shardproof.lemmas.terms import Lemma
-from shardproof.passes.mesh_axes import mesh_axes
 from shardproof.solver import relation_file
 from shardproof.solver.attempts import BUDGET, theory_of
+from shardproof.solver.capture_relation import side_by_side
 from shardproof.solver.closest import Closest, called, closest, rules_of, where_used
 from shardproof.solver.infer import infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
+from shardproof.solver.pair import read_pair
 from shardproof.solver.pattern import Pattern
-from shardproof.solver.programs import Gaps, Program, mesh_of, read_implementation, read_program, sized
+from shardproof.solver.programs import Program, mesh_of
 from shardproof.solver.prove import Attempt, Clock, Proof, prove
 from shardproof.solver.randomness import with_draws
 from shardproof.solver.relation import BASE, compose
@@ -92,12 +93,10 @@ def attempt(
     Raises ModuleError for programs that cannot be read or whose layout is not known, LemmaError.
     """
     declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
-    wanted = mesh_of(mesh) or declared.mesh
-    gaps = Gaps(declared.reference_groups or declared.groups, declared.constants)
-    first = read_program(reference, None, gaps)
-    first = mesh_axes(first, sized(declared.reference_mesh, first, "reference"))
-    second = read_implementation(implementation, wanted, Gaps(declared.groups, declared.constants))
-    second = mesh_axes(second, sized(wanted, second, "implementation"))
+    pair = read_pair(
+        reference, implementation, declared, (declared.reference_mesh, mesh_of(mesh) or declared.mesh)
+    )
+    first, second = pair.reference, pair.implementation
     theory = theory_of(lemmas)
     lemma = theory.statements.lemmas.get(name)
     if lemma is None:
@@ -106,7 +105,10 @@ def attempt(
     if rules is None:
         return Tried(name, use)
     first, second = (with_draws(m.module) for m in meant((first, second), lemmas))
-    inferred = infer(first, second, relation_file.resolve(declared, first, second))
+    relations = relation_file.resolve(pair.declared, first, second)
+    if pair.side_by_side:
+        relations = side_by_side(relations, first, second)
+    inferred = infer(first, second, relations, pair.captured.data if pair.captured is not None else ())
     if inferred.gaps:
         gap = inferred.gaps[0]
         raise ModuleError(f"no layout is known for `{gap.name}`: {gap.reason}; declare it with --relation")

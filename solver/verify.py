@@ -10,8 +10,16 @@ from typing import Final
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.passes.fold_ranks import Divergent
 from shardproof.solver import relation_file
-from shardproof.solver.attempts import Inconsistent, by_lemmas, theory_of, without_lemmas
-from shardproof.solver.capture_relation import side_by_side
+from shardproof.solver.apart import apart
+from shardproof.solver.attempts import (
+    Inconsistent,
+    by_lemmas,
+    by_masks,
+    masked,
+    theory_of,
+    without_lemmas,
+)
+from shardproof.solver.capture_relation import side_by_side, told_partly
 from shardproof.solver.certificate import CertificateError
 from shardproof.solver.certificate_file import write
 from shardproof.solver.certify import lemma_assumptions, rechecked
@@ -20,6 +28,7 @@ from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
 from shardproof.solver.names import is_draw
 from shardproof.solver.nodes import by_node
+from shardproof.solver.pair import Pair, read_pair
 from shardproof.solver.parts import (
     assumptions_of,
     layout_assumptions,
@@ -28,7 +37,6 @@ from shardproof.solver.parts import (
     unchecked,
     warnings_of,
 )
-from shardproof.solver.pair import read_pair
 from shardproof.solver.placement import describe
 from shardproof.solver.programs import Program, checked_only, mesh_of
 from shardproof.solver.prove import Clock, Proof, TimeUp
@@ -39,7 +47,14 @@ from shardproof.solver.run import Check, Progress, unknown
 from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Place, Result, Verdict
 
 STRICT: Final = frozenset(
-    {"inferred_relation", "group_guess", "constant_guess", "tested_lemma", "user_assumed"}
+    {
+        "inferred_relation",
+        "group_guess",
+        "constant_guess",
+        "constant_tolerance",
+        "tested_lemma",
+        "user_assumed",
+    }
 )
 """Kinds of assumptions that --strict does not accept."""
 
@@ -95,15 +110,19 @@ def verify(
     check.done("read")
     check.phase("relation", 0.1)
     relations = relation_file.resolve(pair.declared, first, second)
+    relations = told_partly(relations, pair.captured, declared)
     if pair.side_by_side:
         relations = side_by_side(relations, first, second)
     if pair.dumps == 2:
         named = {relations.sources.get("output " + name, name) for name in relations.outputs}
         first = checked_only(first, named)
-    inferred = infer(first, second, relations)
+    inferred = infer(first, second, relations, pair.captured.data if pair.captured is not None else ())
     check.done("relation")
     try:
         result = _check(check, first, second, inferred)
+        if result.verdict is Verdict.UNKNOWN and not inferred.gaps:
+            other = _apart(check, pair, first, second, inferred)
+            result = result if other is None else other
     except TimeUp:
         limit = "the time that a part of it may take" if timeout is None else f"{timeout:g} s"
         result = unknown(check, "U04", f"no answer within {limit}")
@@ -114,9 +133,55 @@ def verify(
     if told and not pair.dumps:
         idle = f"sections {', '.join(told)} of the relation are not used: the programs state their own"
         result = replace(result, findings=(*(result.findings or ()), idle))
-    if pair.torch:
-        result = by_node(result, {v.name for m in (first, second) for v in (*m.inputs, *m.outputs)})
+    if any(pair.torch):
+        own = [m for m, torch in zip((first, second), pair.torch, strict=True) if not torch]
+        result = by_node(result, _named(first, second) | _values(*own))
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
+
+
+def _apart(
+    check: Check, pair: Pair, reference: Module, implementation: Module, inferred: Inferred
+) -> Result | None:
+    """A proof with the ranks of a capture side by side, told of all ranks as one, if there is one."""
+    found = None if pair.captured is None else apart(pair.captured, reference, inferred.relation)
+    if found is None:
+        return None
+    (module,) = [with_draws(m.module) for m in meant((found[0],), check.lemmas)]
+    own = infer(reference, module, found[1])
+    if own.gaps or own.relation.inputs.keys() != found[1].inputs.keys():
+        return None
+    try:
+        result = _check(check, reference, module, own)
+    except TimeUp:
+        return None
+    if result.verdict is not Verdict.VERIFIED:
+        return None
+    relation = inferred.relation
+    layouts = layouts_of(inferred, implementation)
+    rest = (a for a in result.assumptions if a.kind != "inferred_relation")
+    return replace(
+        result,
+        outputs=tuple(
+            OutputVerdict(
+                relation.sources.get("output " + name, name),
+                describe(placement, implementation.mesh),
+                Verdict.VERIFIED,
+            )
+            for name, placement in relation.outputs.items()
+        ),
+        assumptions=(*layout_assumptions(layouts, inferred, reference), *rest),
+        inferred_relation=layouts or None,
+    )
+
+
+def _named(*modules: Module) -> set[str]:
+    """The names of inputs and outputs."""
+    return {v.name for m in modules for v in m.inputs} | {v.name for m in modules for v in m.outputs}
+
+
+def _values(*modules: Module) -> set[str]:
+    """The names of all values."""
+    return {v.name for m in modules for op in m.ops for v in op.results}
 
 
 def _settled(guess: Assumption, modules: Sequence[Module]) -> bool:
@@ -152,23 +217,27 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     }
     replayed = Replayed()
     if not proof.complete:
-        replayed = replay(composed, check.clock)
-        check.done("replay")
-        if replayed.difference is None:
+        plain = proof
+        if masked(plain):
+            proof = by_masks(composed, plain, check.clock, check.seconds, theory_of(check.lemmas))
+            check.done("lemmas")
+        if not proof.complete:
+            replayed = replay(composed, check.clock)
+            check.done("replay")
+        if not proof.complete and replayed.difference is None:
             check.phase("lemmas", 0.4)
             theory = theory_of(check.lemmas)
-            plain = proof
             try:
                 proof = by_lemmas(composed, proof, check.clock, check.seconds, theory)
             except Inconsistent:
                 text = "lemmas and assumptions make two different numbers equal: nothing is proved"
                 return unknown(check, "U13", text)
-            if proof.complete:
-                from shardproof.solver.stabiliser import misplaced
+        if proof.complete:
+            from shardproof.solver.stabiliser import misplaced
 
-                op = misplaced(plain, implementation)
-                if op is not None:
-                    return _unstable(check, op, proof, relation, placements)
+            op = misplaced(plain, implementation)
+            if op is not None:
+                return _unstable(check, op, proof, relation, placements)
     extra: tuple[Assumption, ...] = ()
     if not proof.complete and (check.assume or check.outputs == "any"):
         from shardproof.solver.options import accept_any, assume, read_so

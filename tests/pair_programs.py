@@ -250,7 +250,7 @@ def _dead_rows_witness() -> tuple[Module, Module]:
     return two(masked_attention(mask, safe=False), masked_attention(mask, safe=True))
 
 
-@pair("dead_rows", "assume", "verified", under="finite_value", witness=_dead_rows_witness)
+@pair("dead_rows", "assume", "verified", under="row_not_fully_masked", witness=_dead_rows_witness)
 def dead_rows() -> tuple[Module, Module]:
     def mask(g: Graph) -> Tensor:
         return g.input("m", 2, 3, dtype=DType.BOOL)

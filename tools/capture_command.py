@@ -6,13 +6,16 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from traceback import extract_tb
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from shardproof.tools.failure import UsageProblem, guarded
 from shardproof.tools.options import VerboseOption
 from shardproof.tools.report import write_stdout
+
+Result = TypeVar("Result")
 
 
 def capture(
@@ -42,16 +45,41 @@ def capture(
         axes = {} if mesh is None else parse_mesh(mesh)
         if output.exists() and not output.is_dir():
             raise UsageProblem(f"cannot write {output}: it is a file, a folder is needed")
-        function = found(make)
+        function = of_user(make, lambda: found(make))
         from shardproof.solver.capture import capture_torch
 
-        captured = capture_torch(function, mesh=axes, backward=backward)
+        captured = of_user(make, lambda: capture_torch(function, mesh=axes, backward=backward))
         paths = captured.save(output)
         for path, graph in zip(paths, captured.graphs, strict=True):
             write_stdout(f"{path}: {len(graph.nodes)} nodes, {len(graph.placeholders)} inputs\n")
         return 0
 
     return guarded(run, json=False, verbose=verbose)
+
+
+def of_user(make: str, step: Callable[[], Result]) -> Result:
+    """What a step gives that runs the user's code, whose errors are bad input.
+
+    Raises ModuleError for what that code raises; errors of this package pass.
+    """
+    from shardproof.frontends.locate import innermost
+    from shardproof.ir.module import ModuleError
+    from shardproof.ir.types import Frame
+
+    try:
+        return step()
+    except (ModuleError, UsageProblem):
+        raise
+    except Exception as error:
+        frames = [Frame(f.filename, f.lineno or 0, f.name) for f in extract_tb(error.__traceback__)]
+        own = Path(__file__).parents[1]
+        theirs = [f for f in frames if not Path(f.file).is_relative_to(own)]
+        if frames and frames[-1] not in theirs:
+            raise
+        place = innermost(theirs)
+        at = "" if place is None else f" at {place.file}:{place.line}"
+        text = " ".join(str(error).split())
+        raise ModuleError(f"{make} raised {type(error).__name__}{at}: {text}") from error
 
 
 def found(spelled: str) -> Callable[[], Any]:

@@ -95,30 +95,23 @@ def replayed(
 ) -> Claim:
     """What a certificate proves of these files. Raises CertificateError, or ModuleError for the files."""
     from shardproof.passes.fold_ranks import Divergent
-    from shardproof.passes.mesh_axes import mesh_axes
     from shardproof.solver.certificate import CertificateError
     from shardproof.solver.claims import unique
     from shardproof.solver.meaning import meant
-    from shardproof.solver.programs import Gaps, checked_only, read_implementation, read_program, sized
+    from shardproof.solver.pair import read_pair
+    from shardproof.solver.programs import checked_only
     from shardproof.solver.randomness import with_draws
     from shardproof.solver.recheck import check as recheck
     from shardproof.solver.relation_file import Declared, read
     from shardproof.solver.statuses import statuses_of
 
-    own, other = certificate.claim.meshes
     told = Declared() if relation is None else read(relation)
-    gaps = (
-        Gaps(told.reference_groups or told.groups, told.constants),
-        Gaps(told.groups, told.constants),
-    )
     try:
-        first = read_program(reference, own.size, gaps[0])
-        second = read_implementation([*implementation], other, gaps[1])
+        pair = read_pair(reference, [*implementation], told, certificate.claim.meshes)
     except Divergent as error:
         raise CertificateError(str(error)) from None
-    first = mesh_axes(first, sized(own, first, "reference"))
-    second = mesh_axes(second, sized(other, second, "implementation"))
-    if all(g.read for g in gaps):
+    first, second = pair.reference, pair.implementation
+    if pair.dumps == 2:
         first = checked_only(first, {source for _, source, _ in certificate.claim.outputs})
     both = meant((first, second), lemmas)
     library = {}

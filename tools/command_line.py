@@ -151,7 +151,7 @@ def verify(
 
 @app.command(short_help="Show a program's mesh and IR.")
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The program to show.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The program, or the folder of a capture.")],
     output: OutputOption = None,
     format: FormatOption = Format.TEXT,
     verbose: VerboseOption = False,
@@ -161,9 +161,12 @@ def inspect(
     def run() -> int:
         check_writable(output, [file])
         from shardproof.frontends.load import load
+        from shardproof.solver.captured import Captured
+        from shardproof.solver.programs import opened
         from shardproof.tools.inspection import inspection_json, inspection_text
 
-        module = load(file)
+        found = opened(file)
+        module = found.module() if isinstance(found, Captured) else load(file)
         text = inspection_json(module) + "\n" if format is Format.JSON else inspection_text(module)
         emit(text, output)
         return 0

@@ -34,12 +34,14 @@ LemmasOption = Annotated[
 
 
 ReferenceArgument = Annotated[
-    Path, typer.Argument(metavar="REFERENCE", help="The program that is right.")
+    Path,
+    typer.Argument(metavar="REFERENCE", help="The program that is right: a file, or a capture's folder."),
 ]
 ImplementationArgument = Annotated[
     list[Path],
     typer.Argument(
-        metavar="IMPLEMENTATION...", help="The program to check; several files are its ranks, in order."
+        metavar="IMPLEMENTATION...",
+        help="The program to check; several files are its ranks, in order. A capture's folder holds all.",
     ),
 ]
 

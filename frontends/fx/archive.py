@@ -45,7 +45,9 @@ def read_archive(file: IO[bytes] | Path, source: str, locator: Locator | None = 
     """The graph of the archive's only model.
 
     Parameters and buffers are placeholders, titled by the model's names; lifted constants are `get_attr`
-    nodes with their values. Raises `ModuleError`: file, what was found, what is needed.
+    nodes with their values, and so are buffers that the module computes itself: no checkpoint holds them,
+    nothing overwrites them, and the archive has their elements. Raises `ModuleError`: file, what was found,
+    what is needed.
     """
     try:
         archive = Archive(file)
@@ -74,6 +76,7 @@ class _Reader:
     defined: set[str] = field(default_factory=set)
     metas: dict[str, Meta] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
+    computed: set[str] = field(default_factory=set)
     constants: dict[str, Array | None] = field(default_factory=dict)
 
     def run(self) -> Graph:
@@ -89,7 +92,8 @@ class _Reader:
         signature, graph = member(program, "signature", dict), member(program, "graph", dict)
         payloads = Payloads(self.archive)
         self._read_metas(graph)
-        self._inputs(member(signature, "input_specs", list), payloads)
+        results = member(signature, "output_specs", list)
+        self._inputs(member(signature, "input_specs", list), payloads, _overwritten(results))
         for entry in member(graph, "nodes", list):
             self._node(entry)
         outputs = tuple(argument(part) for part in member(graph, "outputs", list))
@@ -105,7 +109,8 @@ class _Reader:
             rank,
             constants=self.constants,
             titles=self.titles,
-            updates=self._updates(member(signature, "output_specs", list), len(outputs)),
+            computed=frozenset(self.computed),
+            updates=self._updates(results, len(outputs)),
             groups=groups,
         )
 
@@ -130,7 +135,7 @@ class _Reader:
             if name not in self.defined:
                 raise ModuleError(f"{where} reads {shown(name)}, which nothing before defines")
 
-    def _inputs(self, specs: Sequence[object], payloads: Payloads) -> None:
+    def _inputs(self, specs: Sequence[object], payloads: Payloads, overwritten: frozenset[str]) -> None:
         constants: list[Node] = []
         for spec in specs:
             kind, content = variant(spec)
@@ -142,16 +147,27 @@ class _Reader:
                     self._placeholder(value.name)
             elif kind in ("parameter", "buffer"):
                 name = named(member(content, "arg", dict)).name
-                self._placeholder(name)
-                self.titles[name] = member(content, f"{kind}_name", str)
+                title = member(content, f"{kind}_name", str)
+                computed = kind == "buffer" and not member(content, "persistent", bool)
+                elements = payloads.read(title) if computed and title not in overwritten else None
+                if elements is None:
+                    self._placeholder(name)
+                    self.titles[name] = title
+                    if computed and title not in overwritten:
+                        self.computed.add(title)
+                else:
+                    constants.append(self._constant(self._define(name), title, elements))
             elif kind == "tensor_constant":
                 name = self._define(named(member(content, "arg", dict)).name)
                 title = member(content, "tensor_constant_name", str)
-                constants.append(Node(name, "get_attr", title, meta=self.metas.get(name)))
-                self.constants[title] = payloads.read(title)
+                constants.append(self._constant(name, title, payloads.read(title)))
             else:
                 raise ModuleError(f"an input of kind {shown(kind)}, which is not read")
         self.nodes.extend(constants)
+
+    def _constant(self, name: str, title: str, value: Array | None) -> Node:
+        self.constants[title] = value
+        return Node(name, "get_attr", title, meta=self.metas.get(name))
 
     def _placeholder(self, name: str) -> None:
         self.nodes.append(Node(self._define(name), "placeholder", name, meta=self.metas.get(name)))
@@ -235,6 +251,14 @@ class _Reader:
                 raise ModuleError(f"the members of group {shown(str(name))} are not ranks")
             groups[str(name)] = tuple(members)
         return rank if type(rank) is int else None, groups
+
+
+def _overwritten(results: Sequence[object]) -> frozenset[str]:
+    """The model's names of the buffers that the program writes to."""
+    entries = [variant(spec) for spec in results]
+    return frozenset(
+        member(content, "buffer_name", str) for kind, content in entries if kind == "buffer_mutation"
+    )
 
 
 def _is_keyword(part: object, target: str) -> bool:

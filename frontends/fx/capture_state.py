@@ -9,6 +9,7 @@ from inspect import getclosurevars, ismethod
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from shardproof.frontends.fx.capture_data_parallel import plain_name, wrapped_in
 from shardproof.ir.module import ModuleError
 
 DEPTH: Final = 3
@@ -17,11 +18,15 @@ DEPTH: Final = 3
 
 @dataclass(slots=True)
 class State:
-    """Tensors that become inputs: by name, `tensors` the user's objects and `local` this rank's part."""
+    """Tensors that become inputs: by name, `tensors` the user's objects and `local` this rank's part.
+
+    `modules` are the outermost modules that hold tensors.
+    """
 
     tensors: dict[str, Any] = field(default_factory=dict)
     local: dict[str, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -45,12 +50,14 @@ def find(target: Any) -> State:
     for name, value in _reached(target):
         _collect(name, value, modules, tensors, seen, 0)
     tops = _outermost(modules)
-    named = [
-        (f"{prefix}.{name}" if len(tops) > 1 else name, tensor)
-        for prefix, module in tops
-        for name, tensor in (*module.named_parameters(), *module.named_buffers())
-        if isinstance(tensor, torch.Tensor)
-    ]
+    state.modules = [module for _, module in tops]
+    named: list[tuple[str, Any]] = []
+    for prefix, module in tops:
+        wrappers = [path for path, _ in wrapped_in(module)]
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if isinstance(tensor, torch.Tensor):
+                plain = plain_name(name, wrappers)
+                named.append((f"{prefix}.{plain}" if len(tops) > 1 else plain, tensor))
     taken: set[int] = set()
     for name, tensor in (*named, *tensors):
         if id(tensor) in taken:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from shardproof.frontends.fx import capture_world
 from shardproof.frontends.fx.capture_collectives import kept
+from shardproof.frontends.fx.capture_data_parallel import averaging
 from shardproof.frontends.fx.capture_pipeline import fixed_shapes
 from shardproof.frontends.fx.capture_state import State, fake_of, find, make_fake, restore
 from shardproof.frontends.fx.live import read_module
@@ -127,7 +128,7 @@ def _traced(call: _Call, rank: int) -> Traced:
             fakes.append(fake)
         call.names[name] = fakes[-1]
     arguments = pytree.tree_unflatten(fakes, shape)
-    with mode, sdpa_kernel(SDPBackend.MATH):
+    with mode, sdpa_kernel(SDPBackend.MATH), averaging(call.state.modules):
         tangents = _tangents(call, arguments, mode) if call.backward else {}
         for name in list(tangents):
             taken[_free(name, taken)] = tangents[name]
@@ -156,7 +157,8 @@ def _traced(call: _Call, rank: int) -> Traced:
         locator=Locator(_wrappers()),
     )
     outputs_placed = {n: p for n, t in call.sharded.items() if (p := placed(t)) is not None}
-    return Traced(graph, tuple(call.outputs), inputs_placed, outputs_placed)
+    data = tuple(name for name in taken if name not in call.state.local)
+    return Traced(graph, tuple(call.outputs), inputs_placed, outputs_placed, data)
 
 
 def _wrappers() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from shardproof.frontends.fx.code_lines import MAX_TEXT, frame, is_single, rank_
 from shardproof.frontends.fx.code_meta import location_of
 from shardproof.frontends.fx.code_scope import Replay
 from shardproof.frontends.fx.code_statements import parse, statement
-from shardproof.frontends.fx.graph import Graph, Node
+from shardproof.frontends.fx.graph import Graph, Node, titled
 from shardproof.frontends.load import contents, is_archive
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import ModuleError
@@ -42,7 +42,7 @@ def read_texts(texts: Sequence[tuple[str, str]]) -> list[Graph]:
 
 def _graph_of(path: Path, source: str, readings: list[Reading], locator: Locator) -> Graph:
     if is_archive(path):
-        return read_archive(path, source, locator)
+        return titled(read_archive(path, source, locator))
     try:
         text = contents(path, MAX_TEXT).decode("utf-8")
     except UnicodeDecodeError:

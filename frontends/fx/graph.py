@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from shardproof.ir.types import Array, DType, Location
@@ -94,6 +95,7 @@ class Graph:
     `constants` holds every attribute that the nodes read, None where the source has no value for it.
     `titles` are the model's own names of placeholders (`layers.0.weight`), where the source has them;
     `updates` names, by position in the flat outputs, the placeholder whose buffer that output overwrites;
+    `computed` are the model's names of buffers that it computes itself, whose elements the source has not;
     `groups` are the members, in order, of process groups by name; `rank` is the rank the source names.
     """
 
@@ -107,6 +109,7 @@ class Graph:
     updates: Mapping[int, str] = field(default_factory=dict)
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    computed: frozenset[str] = frozenset()
 
     @property
     def placeholders(self) -> tuple[Node, ...]:
@@ -124,3 +127,39 @@ def references(argument: Argument) -> Iterator[str]:
     elif isinstance(argument, slice):
         for part in (argument.start, argument.stop, argument.step):
             yield from references(part)
+
+
+def titled(graph: Graph) -> Graph:
+    """The graph with placeholders called by the model's own names, where nothing else is called so."""
+    taken = {node.name for node in graph.nodes}
+    counts = Counter(graph.titles.values())
+    names = {n: t for n, t in graph.titles.items() if t not in taken and counts[t] == 1}
+    if not names:
+        return graph
+
+    def renamed(value: Argument) -> Argument:
+        if isinstance(value, Ref):
+            return Ref(names.get(value.name, value.name))
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        if isinstance(value, slice):
+            return slice(renamed(value.start), renamed(value.stop), renamed(value.step))
+        return value
+
+    nodes = tuple(
+        replace(node, name=names[node.name], target=names[node.name])
+        if node.name in names
+        else replace(
+            node,
+            args=tuple(map(renamed, node.args)),
+            kwargs={k: renamed(a) for k, a in node.kwargs.items()},
+        )
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        nodes=nodes,
+        outputs=renamed(graph.outputs),
+        titles={names.get(n, n): t for n, t in graph.titles.items()},
+        updates={k: names.get(n, n) for k, n in graph.updates.items()},
+    )

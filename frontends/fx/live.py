@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from shardproof.frontends.fx.code_meta import MAX_EXTENT, TORCH_DTYPES, shown
 from shardproof.frontends.fx.code_statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
 from shardproof.frontends.fx.graph import Argument, Graph, Meta, Node, Operator, Ref, Symbol, Tensor
-from shardproof.frontends.locate import Locator
+from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import ModuleError
 from shardproof.ir.types import Array, DType, Frame, Location
 
@@ -30,16 +30,43 @@ DROPPED: Final = (
 """Calls that only mark time."""
 
 
-def read_exported(program: Any, *, rank: int | None = None, groups: Groups | None = None) -> Graph:
+def read_live(program: Any, wrapper_files: Sequence[str] = WRAPPER_FILES) -> Graph:
+    """The graph of an `ExportedProgram` or `GraphModule`. Raises ModuleError for any other object."""
+    kind = type(program)
+    families = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
+    if ("torch", "ExportedProgram") in families:
+        return read_exported(program, locator=Locator(wrapper_files))
+    if ("torch", "GraphModule") in families:
+        return read_module(program, locator=Locator(wrapper_files))
+    hint = ": capture it first, with capture_torch or torch.export" if ("torch", "Module") in families else ""
+    raise ModuleError(f"an object of type {kind.__name__} is no program that is read{hint}")
+
+
+def read_exported(
+    program: Any,
+    *,
+    rank: int | None = None,
+    groups: Groups | None = None,
+    locator: Locator | None = None,
+) -> Graph:
     """The graph of an `ExportedProgram`: parameters and buffers first, by the model's own names.
 
+    Buffers that the module computes itself are constants: no checkpoint holds them, nothing overwrites them.
     `groups` are the members of process groups by name. Raises ModuleError for what has no counterpart here.
     """
     signature = program.graph_signature
     titles, constants = {}, {}
+    unknown: set[str] = set()
+    overwritten = {spec.target for spec in signature.output_specs if spec.kind.name in _UPDATES}
     for spec in signature.input_specs:
-        if spec.kind.name in ("PARAMETER", "BUFFER"):
+        computed = spec.kind.name == "BUFFER" and spec.persistent is False and spec.target not in overwritten
+        value = program.constants.get(spec.target) if computed else None
+        if value is not None and array_of(value) is not None:
+            constants[spec.arg.name] = value
+        elif spec.kind.name in ("PARAMETER", "BUFFER"):
             titles[spec.arg.name] = spec.target
+            if computed:
+                unknown.add(spec.target)
         elif spec.kind.name == "CONSTANT_TENSOR":
             constants[spec.arg.name] = program.constants[spec.target]
         elif spec.kind.name != "USER_INPUT":
@@ -49,7 +76,7 @@ def read_exported(program: Any, *, rank: int | None = None, groups: Groups | Non
     for place, spec in enumerate(signature.output_specs):
         if spec.kind.name in _UPDATES:
             updates[place] = by_title.get(spec.target, spec.target)
-    return read_module(
+    graph = read_module(
         program.graph_module,
         rank=rank,
         groups=groups,
@@ -57,7 +84,9 @@ def read_exported(program: Any, *, rank: int | None = None, groups: Groups | Non
         lifted=constants,
         updates=updates,
         source="exported program",
+        locator=locator,
     )
+    return replace(graph, computed=frozenset(unknown))
 
 
 Groups = Mapping[str, tuple[int, ...]]

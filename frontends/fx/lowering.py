@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from shardproof.frontends.fx import lowering_collectives
 from shardproof.frontends.fx.graph import Graph
@@ -11,9 +12,13 @@ from shardproof.frontends.fx.lowering_run import Run
 from shardproof.frontends.fx.lowering_state import Groups, Guess, Lowering
 from shardproof.frontends.fx.lowering_table import TABLE
 from shardproof.ir.module import Module, ModuleError
-from shardproof.ir.types import Array, Mesh
+from shardproof.ir.types import Mesh
 
 __all__ = ["TABLE", "Guess", "Lowered", "lower", "lower_ranks"]
+
+
+Constant = float | tuple[float, ...]
+"""One number for all elements, or one for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ def lower(
     ranks: int = 1,
     groups: Mapping[str, Groups] | None = None,
     shared: Collection[str] = (),
-    constants: Mapping[str, Array | float] | None = None,
+    constants: Mapping[str, Constant] | None = None,
 ) -> Lowered:
     """The IR of one rank's graph (of all ranks, if the graph names no rank).
 
@@ -59,7 +64,7 @@ def lower(
     )
 
 
-def _is_size(value: Array | float) -> bool:
+def _is_size(value: Constant) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
 
 
@@ -67,7 +72,7 @@ def lower_ranks(
     graphs: Sequence[Graph],
     *,
     groups: Mapping[str, Groups] | None = None,
-    constants: Mapping[str, Array | float] | None = None,
+    constants: Mapping[str, Constant] | None = None,
 ) -> list[Lowered]:
     """The IR of the graphs of all ranks, in rank order.
 

@@ -81,7 +81,9 @@ def reduced(s: Lowering, x: Value, op: Any, name: Any) -> Value:
     if groups is None:
         return _unknown(s, name, x.type)
     if _trivial(groups):
-        return x
+        if s.ranks == 1:
+            return x
+        groups = tuple((r,) for r in range(s.ranks))
     return _averaged(s, s.emit("all_reduce", x, kind=kind, groups=groups), op, groups)
 
 

@@ -35,6 +35,19 @@ def is_inplace(target: str) -> bool:
     )
 
 
+def writes_out(target: str) -> bool:
+    """Whether a PyTorch operator writes its result to its argument `out`."""
+    namespace, _, overload = target.rpartition(".")
+    return namespace.startswith("aten.") and (overload == "out" or overload.endswith("_out"))
+
+
+def without_out(target: str) -> tuple[str, ...]:
+    """The operators that may have the same result as one that writes to `out`, the likeliest first."""
+    name, _, overload = target.rpartition(".")
+    kinds = ("default", "Tensor") if overload == "out" else (overload.removesuffix("_out"),)
+    return tuple(f"{name}.{kind}" for kind in kinds)
+
+
 def functional(s: Lowering, target: str) -> str | None:
     """The operator whose result the in-place form writes; None for one that changes no element."""
     namespace, name, overload = target.split(".")

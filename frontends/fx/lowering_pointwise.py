@@ -250,6 +250,9 @@ _BITS: Final = {
     "bitwise_and": "and",
     "bitwise_or": "or",
     "bitwise_xor": "xor",
+    "__and__": "and",
+    "__or__": "or",
+    "__xor__": "xor",
 }
 _OPAQUE: Final = (
     "acos",

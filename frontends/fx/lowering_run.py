@@ -45,6 +45,8 @@ class Run:
                 continue
             if lowering_inplace.is_inplace(node.target) or node.target.endswith("_.default"):
                 self.mutates = True
+            if lowering_inplace.writes_out(node.target):
+                self.mutates = True
             if node.target in lowering_custom.SIGNATURES and lowering_custom.SIGNATURES[node.target].mutated:
                 self.mutates = True
             first = node.args[0] if node.args else None
@@ -94,18 +96,26 @@ class Run:
             if node.meta is None and node.name not in self.guessed:
                 return None
             state.fail("is an input without a recorded type")
-        value = Value(node.name, TensorType(node.meta.dtype, state.resolved(node.meta.shape)), node.location)
+        type = TensorType(node.meta.dtype, state.resolved(node.meta.shape))
+        title = self.graph.titles.get(node.name, node.name)
+        given = self._given(title) if title in self.graph.computed else None
+        if given is not None:
+            return self._literal(given, type)
+        value = Value(node.name, type, node.location)
         self.inputs.append(Input(value, number))
         return value
 
     def _constant(self, node: Node) -> Value:
         state = self.state
         told = node.meta if isinstance(node.meta, Tensor) else self.guessed.get(node.name)
-        given = next((v for k, v in self.constants.items() if fnmatchcase(node.target, k)), None)
-        value = given if given is not None else self.graph.constants.get(node.target)
+        value: Any = self.graph.constants.get(node.target)
+        if value is None:
+            value = self._given(node.target)
         if told is None:
             state.fail("is a constant without a recorded type")
         type = TensorType(told.dtype, state.resolved(told.shape))
+        if value is None and type.size == 0:
+            value = 0
         if value is None:
             state.guess(
                 "constant_guess",
@@ -113,10 +123,19 @@ class Run:
                 node.target,
             )
             return state.emit("opaque", type=type, name=f"constant {node.target}", free=())
+        return self._literal(value, type)
+
+    def _given(self, name: str) -> Any:
+        """What the caller says of a constant that the graph has no elements of."""
+        return next((v for k, v in self.constants.items() if fnmatchcase(name, k)), None)
+
+    def _literal(self, value: Any, type: TensorType) -> Value:
         array = np.asarray(value)
         if array.shape == () and type.shape:
             array = np.broadcast_to(array, type.shape)
-        return state.literal(array.astype(type.dtype.storage), type.dtype)
+        if array.shape != type.shape:
+            self.state.fail(f"is given as {array.size} numbers, its type is {type}")
+        return self.state.literal(array.astype(type.dtype.storage), type.dtype)
 
     def _call(self, node: Node) -> Any:
         target = node.target
@@ -134,6 +153,8 @@ class Run:
             return self._measured(target, args)
         if lowering_inplace.is_inplace(target):
             return self._overwrite(node, args, kwargs)
+        if lowering_inplace.writes_out(target):
+            return self._write_out(node, args, kwargs)
         if target == "higher_order.auto_functionalized":
             return lowering_custom.functionalized(self.state, args, kwargs)
         if target == "higher_order.auto_functionalized_v2":
@@ -205,6 +226,21 @@ class Run:
             new = state.spread(state.convert(new, old.type.dtype), old.type.shape)
             self.memory.write(state, first.name, new)
         self._alias(node.name, first.name)
+        return new
+
+    def _write_out(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        state, written, old = self.state, node.kwargs.get("out"), kwargs.get("out")
+        names = lowering_inplace.without_out(node.target)
+        entry = next((TABLE[name] for name in names if name in TABLE), None)
+        if entry is None or not isinstance(written, Ref) or not isinstance(old, Value):
+            state.fail("writes to an argument in a way that is not known")
+        given = {k: v for k, v in kwargs.items() if k != "out"}
+        new = _tensor(entry.rule(state, bind(state, entry.parameters, args, given)))
+        if new.type.shape != old.type.shape:
+            state.fail(f"writes {new.type} to an `out` of another shape, {old.type}")
+        new = state.convert(new, old.type.dtype)
+        self.memory.write(state, written.name, new)
+        self._alias(node.name, written.name)
         return new
 
     def _custom(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -291,8 +291,12 @@ class Lowering:
         )
 
     def draw(self, dtype: DType, shape: Sequence[int], distribution: str = "uniform") -> Value:
-        """A fresh random tensor of a real type: uniform in 0 to 1, or normal with deviation 1."""
-        bounds = self.scalar(0, dtype), self.scalar(1, dtype)
+        """A fresh random tensor: uniform in 0 to 1, or normal with deviation 1; integers of any bits."""
+        low, high = 0, 1
+        if dtype.kind in ("int", "uint"):
+            low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+            high = low + (1 << dtype.bits) - 1
+        bounds = self.scalar(low, dtype), self.scalar(high, dtype)
         return self.emit("rng", *bounds, type=TensorType(dtype, tuple(shape)), distribution=distribution)
 
     # element types and dims

@@ -35,11 +35,6 @@ VERSION: Final = 1
 _OPS: Final = ("placeholder", "call_function", "get_attr", "output")
 
 
-def starts_like_capture(text: str) -> bool:
-    """Whether `text` claims to be a saved graph."""
-    return text.startswith(MARK)
-
-
 def written(traced: Traced, mesh: Mesh) -> str:
     """One rank of a run over `mesh` as text."""
     graph = traced.graph
@@ -66,6 +61,7 @@ def written(traced: Traced, mesh: Mesh) -> str:
         "updates": [[place, name] for place, name in graph.updates.items()],
         "warnings": list(graph.warnings),
         "outputs": list(traced.outputs),
+        "data": list(traced.data),
         "inputs_placed": {n: _placed(p) for n, p in traced.inputs_placed.items()},
         "outputs_placed": {n: _placed(p) for n, p in traced.outputs_placed.items()},
         "constants": {n: _array(v) for n, v in graph.constants.items()},
@@ -172,6 +168,7 @@ class _Reader:
             tuple(_text(n) for n in member(document, "outputs", list)),
             {n: _read_placed(p) for n, p in member(document, "inputs_placed", dict).items()},
             {n: _read_placed(p) for n, p in member(document, "outputs_placed", dict).items()},
+            tuple(_text(n) for n in member(document, "data", list)),
         )
         return traced, Mesh(_pairs(member(document, "mesh", list)))
 

@@ -23,9 +23,17 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One rank's graph, names of its results in order, and placements of inputs and results by name."""
+    """One rank's graph, names of its results in order, and placements of inputs and results by name.
+
+    `data` are the inputs that are example inputs, not parameters or buffers.
+    """
 
     graph: Graph
     outputs: tuple[str, ...]
     inputs_placed: Mapping[str, Placed] = field(default_factory=dict)
     outputs_placed: Mapping[str, Placed] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        return self.graph.rank

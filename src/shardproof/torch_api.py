@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from shardproof.solver.captured import Captured
     from shardproof.solver.verdict import Result
@@ -45,15 +44,8 @@ def verify_torch(
     says of the rest; what is left is inferred, and listed. Raises as `capture_torch` and `verify` do.
     """
     from shardproof.solver.capture import capture_torch as run
-    from shardproof.solver.capture_relation import aligned, relation_text
     from shardproof.solver.verify import verify
 
     reference = run(reference_make, backward=backward)
     implementation = run(implementation_make, mesh=mesh, backward=backward)
-    text = relation_text(reference, implementation, relation)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "relation.toml"
-        path.write_text(text, encoding="utf-8")
-        first = reference.module()
-        second = aligned(first, implementation.module())
-        return verify(first, second, relation=path, outputs=outputs)
+    return verify(reference, implementation, relation=relation, outputs=outputs)

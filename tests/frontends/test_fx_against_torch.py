@@ -244,6 +244,8 @@ for name in ["and", "or", "xor"]:
     case(f"aten.bitwise_{name}.Tensor", lambda: (ids(99, 9, low=-99), ids(99, 9, low=-99)))
     case(f"aten.bitwise_{name}.Tensor", lambda: (r(9, dtype=BOOL), r(9, dtype=BOOL)))
     case(f"aten.bitwise_{name}.Scalar", lambda: (ids(99, 9, low=-99), 12))
+    case(f"aten.__{name}__.Tensor", lambda: (ids(99, 9, low=-99), ids(99, 9, low=-99)))
+    case(f"aten.__{name}__.Scalar", lambda: (r(9, dtype=BOOL), True))
 case("aten.bitwise_left_shift.Tensor", lambda: (ids(99, 9, low=-99), ids(5, 9)))
 case("aten.bitwise_right_shift.Tensor", lambda: (ids(99, 9, low=-99), ids(5, 9)))
 case("aten.where.self", lambda: (r(3, 1, dtype=BOOL), r(4), r(3, 4, dtype=F32)))

@@ -343,6 +343,27 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked() -> None:
         read(archive(content, method=zipfile.ZIP_DEFLATED))
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"!../evil": b"x"}, "leaves the archive's folder"),
+        ({"data/weights/weight_9": bytes(8 << 20)}, "unpacks to 8388608 bytes"),
+    ],
+)
+def test_the_command_refuses_a_hostile_archive(
+    extra: dict[str, bytes], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shardproof.tools.command_line import run
+
+    path = tmp_path / "m.pt2"
+    path.write_bytes(archive({**members(), **extra}, method=zipfile.ZIP_DEFLATED))
+    for command in (["verify", str(path), str(path)], ["inspect", str(path)]):
+        assert run(command) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(path) in line and message in line
+    assert [p.name for p in tmp_path.iterdir()] == ["m.pt2"]
+
+
 def test_a_member_that_lies_about_its_size_is_refused() -> None:
     data = archive(members(), method=zipfile.ZIP_DEFLATED)
     name = b"program/models/model.json"
@@ -435,9 +456,9 @@ def test_an_archive_is_loaded_like_any_other_program(tmp_path: Path) -> None:
     document["graph_module"]["graph"]["tensor_values"]["p_w"] = described(F32, 4, 4)
     path.write_bytes(archive({**members(), "models/model.json": json.dumps(document).encode()}))
     module = load(path)
-    assert [given.name for given in module.inputs] == ["p_w", "b_s", "x"]
+    assert [given.name for given in module.inputs] == ["layers.0.w", "steps", "x"]
     assert [output.name for output in module.outputs] == ["state", "flat"]
-    assert [output.updates for output in module.outputs] == ["b_s", None]
+    assert [output.updates for output in module.outputs] == ["steps", None]
     assert module.outputs[1].value.type.shape == (12, 2)
     assert read_ranks([path])[0].rank == 1
 

@@ -391,6 +391,25 @@ def test_what_can_not_be_captured(make: Any, message: str) -> None:
         capture_torch(make, mesh={"x": 2})
 
 
+def test_wrapper_of_data_parallelism_names_parameters_as_the_model_does() -> None:
+    def make() -> Any:
+        inner = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        return torch.nn.Sequential(inner, torch.nn.Linear(3, 3)), (torch.zeros(2, 3),)
+
+    found = capture_torch(make, mesh={"dp": 2}).module()
+    assert [i.name for i in found.inputs] == ["0.weight", "0.bias", "1.weight", "1.bias", "input"]
+
+
+def test_parameters_that_fsdp_shards_are_refused() -> None:
+    def make() -> Any:
+        from torch.distributed.fsdp import fully_shard
+
+        return fully_shard(torch.nn.Linear(4, 4)), (torch.zeros(2, 4),)
+
+    with pytest.raises(ModuleError, match="sharded by FSDP"):
+        capture_torch(make, mesh={"dp": 2})
+
+
 def test_exported_program_computes_the_same() -> None:
     net, inputs = Net().double(), (torch.randn(2, 3).double(), {"y": torch.randn(2).double()})
     exported = torch.export.export(net, inputs).run_decompositions({})
@@ -487,3 +506,11 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert [o.name for o in read_capture(folder).module().outputs][1:] == ["grad.weight", "grad.bias"]
     for spelled in ("captured_model", "captured_model:absent", "absent_module:make"):
         assert capture(spelled, folder, None, False) == BAD_INPUT
+    failing = "def make():\n    raise ValueError('a\\nb')\n"
+    (tmp_path / "failing_model.py").write_text(failing, encoding="utf-8")
+    (tmp_path / "broken_model.py").write_text("def (\n", encoding="utf-8")
+    capsys.readouterr()
+    assert capture("failing_model:make", folder, None, False) == BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"failing_model:make raised ValueError at {tmp_path / 'failing_model.py'}:2: a b")
+    assert capture("broken_model:make", folder, None, False) == BAD_INPUT

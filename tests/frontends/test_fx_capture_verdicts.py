@@ -30,8 +30,6 @@ def _load() -> Any:
 
 
 torch_cases = _load()
-UNPROVED = {"dtensor_sp", "experts"}
-"""Right programs that are not proved yet; they must not be refuted."""
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +84,8 @@ def verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, wrong
 def test_right(name: str, computed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert agrees(computed, name, wrong=False)
     found = verdict(name, tmp_path, monkeypatch, wrong=False)
-    if name in UNPROVED:
-        assert found.verdict in (Verdict.VERIFIED, Verdict.UNKNOWN), found
-    else:
-        assert found.verdict is Verdict.VERIFIED, found
-        assert {a.kind for a in found.assumptions} <= {"inferred_relation", "ids_in_range"}
+    assert found.verdict is Verdict.VERIFIED, found
+    assert {a.kind for a in found.assumptions} <= {"inferred_relation", "ids_in_range"}
 
 
 @pytest.mark.parametrize("name", torch_cases.CASES)

@@ -123,7 +123,7 @@ def test_a_recorded_type_must_agree() -> None:
         ("aten.multinomial.default", (3,), {}, "draws random"),
         ("aten.resize_.default", ((2,),), {}, "changes the shape or the memory"),
         ("aten.cholesky_.default", (), {}, "in-place operator that is not known"),
-        ("aten.add.out", (1,), {"out": Ref("x")}, "writes to an argument"),
+        ("aten.diagonal.out", (1,), {"out": Ref("x")}, "writes to an argument"),
         ("mine.fill_.default", (), {}, "writes to an argument"),
         ("mine.effect.default", (), {}, "unknown what it does"),
         ("aten.gelu.default", (), {"approximate": "fast"}, "approximates by 'fast'"),
@@ -615,6 +615,27 @@ def test_a_custom_operator_overwrites_its_argument() -> None:
     module = lowered(p.graph(p.call("y", "aten.neg.default", out))).module
     assert module.ops[-1].operands[0] in module.ops[-2].results
     assert [o.updates for o in module.outputs] == [None, "out"]
+
+
+def test_a_result_that_is_written_to_another_tensor() -> None:
+    p = Program()
+    x, held = p.input("x", 2, 3), p.input("held", 6)
+    place = p.call("place", "aten.view.default", held, (2, 3))
+    p.call("w", "aten.add.out", x, x, out=place)
+    after = p.call("y", "aten.neg.default", held)
+    module = lowered(p.graph(after)).module
+    found = run(module, {"x": np.ones((2, 3)), "held": np.zeros(6)})
+    assert found["y"][0].tolist() == [-2] * 6 and found["held"][0].tolist() == [2] * 6
+
+
+@pytest.mark.parametrize(("target", "shape"), [("aten.add.out", (3, 2)), ("aten.diagonal.out", (2, 3))])
+def test_a_result_that_is_unknown_or_of_another_shape_is_refused(
+    target: str, shape: tuple[int, int]
+) -> None:
+    p = Program()
+    x, held = p.input("x", 2, 3), p.input("held", *shape)
+    p.call("w", target, x, x, out=held)
+    refused(p.graph(held), "writes ")
 
 
 CUSTOM = {

@@ -6,8 +6,10 @@ inputs that all ranks share, to FOLDER.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,13 +190,30 @@ def data_parallel() -> Any:
     return _trained(model, after=average), (rows(8 // size(), HIDDEN), rows(8 // size(), HIDDEN))
 
 
+def wrapped() -> Any:
+    """The averaging of PyTorch's own wrapper, over two micro-batches."""
+    model = nn.parallel.DistributedDataParallel(Mlp())
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        total: Any = 0.0
+        for number, (xs, ys) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
+            with model.no_sync() if number == 0 or wrong else nullcontext():
+                loss = F.mse_loss(model(xs), ys) / 2
+                loss.backward()
+            total = total + loss.detach()
+        dist.all_reduce(total)
+        return {"loss": total / size(), **{name: p.grad for name, p in model.module.named_parameters()}}
+
+    return step, (rows(8 // size(), HIDDEN), rows(8 // size(), HIDDEN))
+
+
 def accumulated() -> Any:
     return _trained(Mlp(), parts=2), (rows(8, HIDDEN), rows(8, HIDDEN))
 
 
-def _updated(after: Callable[[nn.Module], None]) -> Any:
+def _updated(after: Callable[[nn.Module], None], kind: str = "SGD", **settings: Any) -> Any:
     model = Mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **settings)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = F.mse_loss(model(x), y)
@@ -207,17 +226,43 @@ def _updated(after: Callable[[nn.Module], None]) -> Any:
 
 
 def updated_alone() -> Any:
-    return _updated(lambda model: None), (rows(8, HIDDEN), rows(8, HIDDEN))
+    return _updated(lambda model: None, momentum=0.9), (rows(8, HIDDEN), rows(8, HIDDEN))
+
+
+def _average(model: nn.Module) -> None:
+    for p in model.parameters():
+        if not wrong:
+            dist.all_reduce(p.grad)
+            p.grad /= size()
 
 
 def updated() -> Any:
-    def average(model: nn.Module) -> None:
-        for p in model.parameters():
-            if not wrong:
-                dist.all_reduce(p.grad)
-                p.grad /= size()
+    return _updated(_average, momentum=0.9), (rows(8 // size(), HIDDEN), rows(8 // size(), HIDDEN))
 
-    return _updated(average), (rows(8 // size(), HIDDEN), rows(8 // size(), HIDDEN))
+
+def adam_alone() -> Any:
+    return _updated(lambda model: None, "AdamW"), (rows(8, HIDDEN), rows(8, HIDDEN))
+
+
+def adam() -> Any:
+    return _updated(_average, "AdamW"), (rows(8 // size(), HIDDEN), rows(8 // size(), HIDDEN))
+
+
+def told_alone() -> Any:
+    model = Mlp()
+    return (lambda x: 3 * model(x)), (rows(BATCH, TIME, HIDDEN),)
+
+
+def told() -> Any:
+    """Rank 1 computes and tells the others."""
+    model = Mlp()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = 3 * model(x) if dist.get_rank() == 1 else torch.zeros_like(x)
+        dist.broadcast(y, 0 if wrong else 1)
+        return y
+
+    return program, (rows(BATCH, TIME, HIDDEN),)
 
 
 class Gathered(torch.autograd.Function):
@@ -425,6 +470,38 @@ def experts() -> Any:
     return Experts(size()), (rows(TOKENS, HIDDEN),)
 
 
+class Attention(nn.Module):
+    """Causal attention, every rank with a run of the positions and the keys and values of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (linear(HIDDEN, HIDDEN) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ranks, own = (size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+        q, k, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        count = q.shape[2]
+        if ranks > 1:
+            k, v = (torch.cat(self.all_of(t, ranks), 2) for t in (k, v))
+        first = 0 if wrong else own * count
+        seen = torch.ones(ranks * count, ranks * count, dtype=torch.bool).tril()[first : first + count]
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.o(a.transpose(1, 2).flatten(-2))
+
+    def all_of(self, t: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+        parts = [torch.empty_like(t) for _ in range(ranks)]
+        dist.all_gather(parts, t.contiguous())
+        return parts
+
+
+def attention_alone() -> Any:
+    return Attention(), (rows(BATCH, TIME, HIDDEN),)
+
+
+def attention() -> Any:
+    return Attention(), (rows(BATCH, TIME // size(), HIDDEN),)
+
+
 def entropy_alone() -> Any:
     weight = nn.Parameter(rows(VOCABULARY, HIDDEN))
 
@@ -458,7 +535,10 @@ CASES = {
     "dtensor_tp": Case(mlp_alone, dtensor_tp),
     "dtensor_sp": Case(mlp_alone, dtensor_sp),
     "data_parallel": Case(trained_alone, data_parallel, "dp"),
+    "wrapped": Case(trained_alone, wrapped, "dp"),
     "updated": Case(updated_alone, updated, "dp"),
+    "adam": Case(adam_alone, adam, "dp"),
+    "told": Case(told_alone, told),
     "gathered": Case(whole_weights, gathered_weights, "dp"),
     "redistributed": Case(whole_weights, redistributed_weights, "dp"),
     "accumulated": Case(trained_alone, accumulated, "dp", ranks=1),
@@ -470,6 +550,8 @@ CASES = {
         "ep",
         '[inputs]\nx = "shard(0)"\nexperts = "shard(0)"\n"router.weight" = "replicate"',
     ),
+    "attention": Case(attention_alone, attention, "cp"),
+    "entropy_of_any_labels": Case(entropy_alone, entropy),
     "entropy": Case(entropy_alone, entropy, "tp", f"[ranges]\nlabels = [0, {VOCABULARY}]"),
 }
 
@@ -531,3 +613,4 @@ def main(rank: int, world: int, store: str, folder: str) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    os._exit(0)

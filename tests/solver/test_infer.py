@@ -418,3 +418,57 @@ def test_captured_programs_on_other_numbers_of_ranks() -> None:
     ):
         result = verify(captured(own), captured(other))
         assert (result.verdict, result.code) == ("verified", "V02"), (own, other, result.message)
+
+
+# outputs that are the new value or the gradient of an input
+
+
+def scaled_halves(ranks: int, name: str) -> Module:
+    """A weight of two parts that are used apart, and twice the weight."""
+    g = Graph(ranks)
+    w = g.input("w", 8 // ranks, 3)
+    n = 4 // ranks
+    y = w[:n] * w[n:].apply("tanh")
+    g.output("y", y)
+    g.output(name, w + w)
+    return g.module()
+
+
+@pytest.mark.parametrize("name", ["grad.w", "output.grad.w"])
+def test_the_gradient_of_a_fused_weight_is_fused(name: str) -> None:
+    result = verify(scaled_halves(1, name), scaled_halves(2, name))
+    assert result.verdict == "verified", result.message
+    assert result.outputs[1].placement == "[4 | 4] each sharded over tp on dim 0"
+
+
+@pytest.mark.parametrize("name", ["other", "grad.ww", "gradw"])
+def test_other_results_of_that_shape_are_not(name: str) -> None:
+    assert verify(scaled_halves(1, name), scaled_halves(2, name)).verdict == "unknown"
+
+
+def test_a_gradient_in_other_places_than_its_weight_is_not_verified() -> None:
+    def swapped(ranks: int) -> Module:
+        g = Graph(ranks)
+        w = g.input("w", 8 // ranks, 3)
+        n = 4 // ranks
+        g.output("y", w[:n] * w[n:].apply("tanh"))
+        both = w + w
+        g.output("grad.w", both if ranks == 1 else g.concat(0, both[n:], both[:n]))
+        return g.module()
+
+    assert verify(swapped(1), swapped(2)).verdict != "verified"
+
+
+def test_a_missing_sum_is_refuted_whatever_the_layout_of_a_fused_weight() -> None:
+    def summed(ranks: int, skip: bool = False) -> Module:
+        g = Graph(ranks)
+        h = g.input("x", 3, 4) @ g.input("w", 4, 16 // ranks)
+        n = 8 // ranks
+        for k, column in enumerate(("a", "b")):
+            y = (h[:, :n] * h[:, n:].apply("tanh")) @ g.input(column, n, 2 + k)
+            g.output(f"y{k}", y if skip or ranks == 1 else y.all_reduce())
+        return g.module()
+
+    assert verify(summed(1), summed(2)).verdict == "verified"
+    result = verify(summed(1), summed(2, skip=True))
+    assert (result.verdict, result.code) == ("refuted", "R02")

@@ -1,0 +1,100 @@
+"""The two programs of a run, read, and what is known of their layouts before anything is inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.types import Mesh
+from shardproof.passes.mesh_axes import mesh_axes
+from shardproof.solver.capture_relation import aligned, with_placements
+from shardproof.solver.captured import Captured
+from shardproof.solver.claims import unique
+from shardproof.solver.programs import (
+    Gaps,
+    Program,
+    called,
+    opened,
+    read_implementation,
+    read_program,
+    sized,
+)
+from shardproof.solver.relation_file import Declared
+from shardproof.solver.verdict import Assumption
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both programs on their meshes, by what names to call them, and a relation with all that captures state.
+
+    `assumed` is what reading took for granted. `dumps` counts the PyTorch graphs of unknown origin, which
+    leave groups and constants open and may return more than their user asked for; `torch` tells which
+    programs are of PyTorch at all, `side_by_side` whether the implementation holds several ranks on one;
+    `captured` is the capture that it is of.
+    """
+
+    reference: Module
+    implementation: Module
+    names: tuple[str, str]
+    declared: Declared
+    assumed: tuple[Assumption, ...] = ()
+    dumps: int = 0
+    torch: tuple[bool, bool] = (False, False)
+    side_by_side: bool = False
+    captured: Captured | None = None
+
+
+def read_pair(
+    reference: Program | Sequence[Program],
+    implementation: Program | Sequence[Program],
+    declared: Declared,
+    meshes: tuple[Mesh | None, Mesh | None],
+) -> Pair:
+    """Both programs, each on the mesh given or its own.
+
+    On a mesh without axes, as certificates have it, the ranks of a captured implementation are side by side.
+    Raises ModuleError, and Divergent when the ranks of the implementation are not one program.
+    """
+    names: list[str] = []
+    own, other = opened(reference), opened(implementation)
+    gaps = (
+        Gaps(declared.reference_groups or declared.groups, declared.constants),
+        Gaps(declared.groups, declared.constants),
+    )
+    if isinstance(own, list):
+        raise ModuleError("the reference is one program: several files can only be an implementation")
+    first = read_program(own, None if meshes[0] is None else meshes[0].size, gaps[0])
+    names.append(called(reference, first))
+    first = _on_mesh(first, own, meshes[0], "reference")
+    wanted = None if isinstance(other, Captured) else meshes[1]
+    if isinstance(other, Captured) and meshes[1] == Mesh():
+        second = other.apart[0]
+    else:
+        second = read_implementation(other, wanted, gaps[1])
+    names.append(called(implementation, second))
+    ranks = other.mesh.size if isinstance(other, Captured) else len(other) if isinstance(other, list) else 1
+    side_by_side = second.mesh.size == 1 < ranks
+    if not side_by_side or isinstance(other, Captured):
+        second = _on_mesh(second, other, meshes[1], "implementation")
+    if side_by_side or isinstance(other, Captured):
+        second = aligned(first, second)
+    return Pair(
+        first,
+        second,
+        (names[0], names[1]),
+        with_placements(declared, (first, own), (second, other)),
+        unique(a for g in gaps for a in g.assumed),
+        sum(g.read for g in gaps),
+        (gaps[0].read or isinstance(own, Captured), gaps[1].read or isinstance(other, Captured)),
+        side_by_side,
+        other if isinstance(other, Captured) else None,
+    )
+
+
+def _on_mesh(module: Module, given: object, mesh: Mesh | None, role: str) -> Module:
+    if not isinstance(given, Captured):
+        return mesh_axes(module, sized(mesh, module, role))
+    if mesh is not None and mesh not in (given.mesh, module.mesh):
+        raise ModuleError(f"the {role} was captured over {given.mesh}, the mesh given is {mesh}")
+    return module
