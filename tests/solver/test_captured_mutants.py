@@ -39,6 +39,8 @@ KINDS = (
     "identity_transposes",
 )
 DEGREE = 4
+QUIET = 2.0**-6
+"""Of reals so small that the epsilon of a norm matters."""
 
 
 @cache
@@ -151,9 +153,10 @@ def differs(reference: Module, implementation: Module) -> bool:
         plain, over_whole_inputs(reference, implementation), expected_outputs(reference, implementation)
     )
     assert not isinstance(small, str), small
-    for seed in (1, 2):
+    for seed, scale in ((1, 1.0), (2, 1.0), (3, QUIET)):
         draw = counter_inputs(small.reference.inputs, seed)
         whole_inputs = {i.name: draw(i.name, whole(i.value.type.shape)) for i in small.reference.inputs}
+        whole_inputs = {n: x * scale if x.dtype.kind == "f" else x for n, x in whole_inputs.items()}
         whole_inputs |= open_window(small.reference)
         sequential = {name: ranks[0] for name, ranks in run(small.reference, whole_inputs).items()}
         expected = run(small.expected, sequential)

@@ -215,7 +215,8 @@ def test_interruption_is_130(solver: Solver, capsys: Capture) -> None:
 
 def test_ctrl_c_in_a_real_process() -> None:
     program = (
-        "import sys, time, types\n"
+        "import signal, sys, time, types\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "stub = types.ModuleType('shardproof.solver.verify')\n"
         "def verify(*a, **k):\n"
         "    print('running', flush=True)\n"
