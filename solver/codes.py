@@ -180,7 +180,8 @@ From that everything would follow, so nothing is proved. Either a lemma of a --l
         "an exponent is not kept from overflow",
         """\
 The outputs are equal over the reals, and only there: the reference subtracts a maximum before it
-exponentiates, the implementation something made of maxima that is none, such as their sum over the ranks.
+exponentiates, the implementation something made of maxima that is none, such as their sum over the ranks,
+or the larger of the maximum and a constant.
 Over the reals the difference cancels; in floating point the exponentials overflow, or all vanish. This is
 the trace of a wrong collective (sum in the place of max), so it is not called verified.""",
     ),

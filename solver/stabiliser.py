@@ -16,6 +16,9 @@ from shardproof.solver.prove import Proof
 _MAXIMA: Final = ("max", "maximum")
 _THROUGH: Final = ("add", "sum", "min", "minimum", "multiply", "prod")
 
+LOWEST: Final = -10000
+"""A maximum with a constant up to this one is still that of the scores; a larger one may exceed them all."""
+
 
 def misplaced(proof: Proof, implementation: Module) -> Op | None:
     """The operator that makes what an exponent subtracts in the place of a maximum, or None.
@@ -42,7 +45,17 @@ def _shifted(store: Store, t: Term) -> bool:
         return False
     sign = 1 if t.coef > 0 else -1
     less = [p for p in c.operands if _subtracts(store, p, sign)]
-    return len(less) > 1 or any(store.classes[p.cls].op not in _MAXIMA or p.coef * sign > 0 for p in less)
+    return len(less) > 1 or any(
+        store.classes[p.cls].op not in _MAXIMA or p.coef * sign > 0 or _floored(store, p) for p in less
+    )
+
+
+def _floored(store: Store, t: Term) -> bool:
+    """Whether a maximum is one with a constant that scores may all be below."""
+    c = store.classes[t.cls]
+    return c.op in _MAXIMA and any(
+        x.coef > LOWEST if x.cls == store.ONE else _floored(store, x) for x in c.operands
+    )
 
 
 def _subtracts(store: Store, t: Term, sign: int) -> bool:
@@ -62,6 +75,8 @@ def _subtracts(store: Store, t: Term, sign: int) -> bool:
 def _made_of_maxima(store: Store, t: Term) -> bool:
     """Whether a value is a function of maxima, and not one of them."""
     c = store.classes[t.cls]
+    if _floored(store, t):
+        return True
     if c.op not in _THROUGH and not (c.op in _MAXIMA and all(x.coef < 0 for x in c.operands)):
         return False
     return all(store.classes[x.cls].op in _MAXIMA or _made_of_maxima(store, x) for x in c.operands)

@@ -58,6 +58,16 @@ def test_another_collective_than_the_maximum_is_named(kind: str) -> None:
     assert result.location is not None and result.location.value == "s"
 
 
+def test_a_maximum_that_starts_at_a_constant_is_named() -> None:
+    """Where all scores are far below it, all exponentials vanish."""
+    shift = 'all_reduce(%own) {groups=((0,1)), kind="max"}'
+    lines = total(shift)
+    lines[1:2] = ["one = constant() {value=f32[](1.0)} : f32[]", f"own = reduce(%x, %one) {MAX} : f32[3]"]
+    result = shardproof.verify(REFERENCE, program("tp=2", *lines))
+    assert (result.verdict, result.code) == ("unknown", "U14"), result.text()
+    assert result.location is not None and result.location.value == "own"
+
+
 def test_the_maximum_over_all_ranks_is_verified() -> None:
     shift = 'all_reduce(%m) {groups=((0,1)), kind="max"}'
     assert shardproof.verify(REFERENCE, program("tp=2", *total(shift))).verdict == "verified"
