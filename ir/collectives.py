@@ -47,6 +47,8 @@ def exchange(op: Op, operands: Mapping[int, Array]) -> dict[int, Array]:
         return {r: operands[sources[r]] if r in sources else zeros(operands[r]) for r in ranks}
     if op.opcode == "collective_broadcast":
         return dict.fromkeys(ranks, arrays[0])
+    if op.opcode == "agree":
+        return dict(operands)
     if op.opcode == "all_reduce":
         return dict.fromkeys(ranks, _combine(op, arrays))
     if op.opcode == "all_gather":

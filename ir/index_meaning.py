@@ -67,6 +67,7 @@ class Algebra(Protocol):
     def all_to_all(self, x: View, split: int, join: int, groups: Groups) -> View: ...
     def permute(self, x: View, pairs: Sequence[tuple[int, int]]) -> View: ...
     def from_first(self, x: View, groups: Groups) -> View: ...
+    def agreed(self, x: View, groups: Groups) -> View: ...
 
 
 Meaning = Callable[[Any, Op, Sequence[View]], Any]
@@ -238,4 +239,5 @@ MEANING: Final[Mapping[str, Meaning]] = {
     ),
     "collective_permute": lambda k, op, x: k.permute(x[0], op.attrs["pairs"]),
     "collective_broadcast": lambda k, op, x: k.from_first(x[0], op.attrs["groups"]),
+    "agree": lambda k, op, x: k.agreed(x[0], op.attrs["groups"]),
 }

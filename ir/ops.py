@@ -239,6 +239,7 @@ _COLLECTIVE: Final = (
          jax="ppermute"),
     _row("collective_broadcast", rules.same_as_operand, None, "groups", "collective",
          hlo="collective-broadcast", aten="_c10d_functional.broadcast", jax="pbroadcast"),
+    _row("agree", rules.same_as_operand, None, "groups", "collective"),
     _row("rank_id", rules.rank_id, None, "", "closed", hlo="partition-id replica-id", jax="axis_index"),
 )
 # fmt: on

@@ -13,6 +13,7 @@ from shardproof.passes.arithmetic import multiply, select
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE_INFINITY, Store, Term
 from shardproof.passes.collectives import Ranks
+from shardproof.passes.concatenate import same
 from shardproof.passes.literals import literal, scalar
 from shardproof.passes.logic import clamp, conjunction, modular, within
 from shardproof.passes.pieces import read
@@ -392,3 +393,11 @@ class Views:
     def from_first(self, x: View, groups: Groups) -> View:
         pairs = [(g[0], r) for g in groups for r in g]
         return self.permute(x, pairs)
+
+    def agreed(self, x: View, groups: Groups) -> View:
+        """`x`, which all members of a group are shown to hold alike; else it is no value that is known."""
+        first = self.from_first(x, groups)
+        _, (own, other) = align(self.store, (x, first), [range(len(x.shape))] * 2)
+        if not same(self.store, own, other):
+            raise Unsupported("ranks that are said to hold the same value are not shown to")
+        return x

@@ -241,7 +241,23 @@ def settle(store: Store, t: Term) -> Term:
     work = Application(store, [t], (), (), ())
     work.regroup()
     cut = find_cut(store, work.operands)
-    if cut is None or work.operands[0].access[-1] == index(cut.index):
+    whole = store.classes[t.cls].extents[-1]
+    if cut is None or (work.operands[0].access[-1] == index(cut.index) and store.sizes[cut.index] == whole):
         return t
     made = distribute(store, work.operands, set(), cut, Rebuild(lambda ts, _: ts[0]))
     return store.substitute_term(made, work.outer)
+
+
+def same(store: Store, a: Term, b: Term) -> bool:
+    """Whether two terms are the same function of the same indices (soundness K6, N7)."""
+    if a == b:
+        return True
+    a, b = settle(store, a), settle(store, b)
+    if a == b:
+        return True
+    if a.coef != b.coef or a.cls != b.cls:
+        return False
+    return any(
+        tuple(a.access[p] for p in permutation) == b.access
+        for permutation in store.classes[a.cls].symmetries
+    )

@@ -9,9 +9,10 @@ from shardproof.ir.index_meaning import Algebra
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.ops import TABLE
 from shardproof.passes.algebra import Views
-from shardproof.passes.classes import Store, Term
+from shardproof.passes.classes import Store
 from shardproof.passes.collectives import Ranks
 from shardproof.passes.concatenate import concatenate, settle
+from shardproof.passes.concatenate import same as same
 from shardproof.passes.facts import ANYTHING
 from shardproof.passes.views import Unsupported, View, empty, fresh
 
@@ -129,18 +130,3 @@ def _meant(
 def _unknown(algebra: Views, op: Op, value: Value) -> View:
     """A fresh class of any values on every rank: equal to nothing, so it can prove nothing."""
     return algebra.draw(f"{op.opcode} {value.name}", value.type, ANYTHING)
-
-
-def same(store: Store, a: Term, b: Term) -> bool:
-    """Whether two terms are the same function of the same indices (soundness K6, N7)."""
-    if a == b:
-        return True
-    a, b = settle(store, a), settle(store, b)
-    if a == b:
-        return True
-    if a.coef != b.coef or a.cls != b.cls:
-        return False
-    return any(
-        tuple(a.access[p] for p in permutation) == b.access
-        for permutation in store.classes[a.cls].symmetries
-    )

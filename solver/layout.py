@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.ir.module import Op, Value
+from shardproof.ir.positions import Positions
 from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.solver.steps import Layout, Pattern, RelationError, Step, show
 
@@ -36,9 +37,9 @@ class Cutter:
         self.mesh = mesh
         self.prefix = prefix
         self.ops: list[Op] = []
-        self._scalars: dict[tuple[Any, ...], Value] = {}
+        self.ranks = Positions(mesh, self.op)
 
-    def op(self, opcode: str, operands: tuple[Value, ...], type: TensorType, **attrs: Any) -> Value:
+    def op(self, opcode: str, operands: tuple[Value, ...], type: TensorType, /, **attrs: Any) -> Value:
         """One operator with a fresh name."""
         result = Value(f"{self.prefix}{len(self.ops)}", type)
         self.ops.append(Op(opcode, operands, (result,), attrs))
@@ -87,49 +88,6 @@ class Cutter:
         return self.op("broadcast_in_dim", (zero,), TensorType(dtype, shape), dims=())
 
     # ranks
-
-    def integer(self, value: int) -> Value:
-        """A constant s32 scalar."""
-        return self._once(
-            ("constant", value),
-            lambda: self.op("constant", (), TensorType(DType.S32, ()), value=np.asarray(value, np.int32)),
-        )
-
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Value]) -> Value:
-        if key not in self._scalars:
-            self._scalars[key] = make()
-        return self._scalars[key]
-
-    def _scalar(self, opcode: str, a: Value, b: int) -> Value:
-        return self._once(
-            (opcode, a.name, b), lambda: self.op(opcode, (a, self.integer(b)), TensorType(DType.S32, ()))
-        )
-
-    def position(self, axes: Sequence[str]) -> Value:
-        """The rank's row-major position along some axes of the mesh, as an s32 scalar."""
-        sizes = dict(self.mesh.axes)
-        names = [name for name, _ in self.mesh.axes]
-        rank = self._once(("rank",), lambda: self.op("rank_id", (), TensorType(DType.S32, ())))
-        total: Value | None = None
-        for axis in axes:
-            stride = prod(sizes[n] for n in names[names.index(axis) + 1 :])
-            digit = rank if stride == 1 else self._scalar("divide", rank, stride)
-            if stride * sizes[axis] < self.mesh.size:
-                digit = self._scalar("remainder", digit, sizes[axis])
-            if total is None:
-                total = digit
-            else:
-                high = self._scalar("multiply", total, sizes[axis])
-                total = self.op("add", (high, digit), TensorType(DType.S32, ()))
-        return total if total is not None else self.integer(0)
-
-    def part(self, v: Value, dim: int, count: int, number: Value) -> Value:
-        """Part `number` of `count` equal parts along `dim`."""
-        m = v.type.shape[dim] // count
-        start = self._scalar("multiply", number, m)
-        starts = tuple(start if d == dim else self.integer(0) for d in range(len(v.type.shape)))
-        shape = tuple(m if d == dim else n for d, n in enumerate(v.type.shape))
-        return self.op("dynamic_slice", (v, *starts), TensorType(v.type.dtype, shape), sizes=shape)
 
     def lookup(self, table: Sequence[int], at: Value) -> Value:
         """`table[at]`."""
@@ -226,12 +184,12 @@ class Cutter:
         count = prod(sizes[a] for a in axes)
         if v.type.shape[dim] % count:
             raise RelationError(f"dim {dim} of extent {v.type.shape[dim]} does not divide into {count} parts")
-        number = self.position(axes)
+        number = self.ranks.along(axes)
         if isinstance(after, Step) and after.name == "ranks":
             if sorted(after.args) != list(range(count)):
                 raise RelationError(f"ranks{after.args} is no permutation of the {count} parts")
             number = self.lookup(after.args, number)
-        return self.part(v, dim, count, number)
+        return self.ranks.part(v, dim, count, number)
 
     def _rearranged(self, pattern: Pattern, v: Value) -> Value:
         sizes = dict(pattern.sizes)

@@ -29,6 +29,8 @@ def exchange_piece(op: Op, rank: int, box: Box) -> Exchange:
     if code == "collective_permute":
         sources = [s for s, t in op.attrs["pairs"] if t == rank]
         return _copy(op, sources[0] if sources else None, box)
+    if code == "agree":
+        return _copy(op, rank, box)
     if code == "collective_broadcast":
         return _copy(op, ranks[0] if ranks else None, box)
     if code == "all_reduce":

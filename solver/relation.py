@@ -115,7 +115,7 @@ def _of_each_rank(cutter: Cutter, own: Input) -> Value:
     if count == 1:
         cutter.define(own.value, cutter.reshape(base, type.shape))
     else:
-        part = cutter.part(base, 0, count, cutter.position([name for name, _ in cutter.mesh.axes]))
+        part = cutter.ranks.part(base, 0, count, cutter.ranks.along([name for name, _ in cutter.mesh.axes]))
         cutter.define(own.value, cutter.reshape(part, type.shape))
     return base
 
@@ -238,7 +238,7 @@ def _input(
     if partial is None:
         return cut(cutter, spec, whole(source), whole)
     axes, count, rest = partial
-    own = cutter.part(bases[source], 0, count, cutter.position(axes))
+    own = cutter.ranks.part(bases[source], 0, count, cutter.ranks.along(axes))
     return cut(cutter, rest, cutter.reshape(own, bases[source].type.shape[1:]), whole)
 
 
@@ -332,7 +332,8 @@ def whole_output(cutter: Cutter, v: Value, spec: Spec, own: Mesh, other: Mesh) -
         return v
     shape = v.type.shape[1:]
     if spec == PER_RANK:
-        return cutter.reshape(cutter.part(v, 0, own.size, cutter.position([n for n, _ in other.axes])), shape)
+        number = cutter.ranks.along([n for n, _ in other.axes])
+        return cutter.reshape(cutter.ranks.part(v, 0, own.size, number), shape)
     if isinstance(spec, Segments) or len(spec.steps) > 1:
         raise RelationError("a distributed reference's output may only be replicated or sharded on one dim")
     if not spec.steps:

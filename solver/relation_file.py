@@ -72,6 +72,13 @@ def read(path: str | Path) -> Declared:
         raise RelationError(f"{path}: {e}") from None
 
 
+def told(relation: str | Path | Declared | None) -> Declared:
+    """What a file, or its content, says; nothing without one."""
+    if isinstance(relation, Declared):
+        return relation
+    return Declared() if relation is None else read(relation)
+
+
 def _declared(data: Mapping[str, Any]) -> Declared:
     unknown = sorted(set(data) - {*SECTIONS})
     if unknown:

@@ -403,4 +403,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "all_to_all": _all_to_all,
     "collective_permute": pointwise,
     "collective_broadcast": pointwise,
+    "agree": pointwise,
 }

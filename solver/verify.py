@@ -63,7 +63,7 @@ def verify(
     reference: Program,
     implementation: Program | Sequence[Program],
     *,
-    relation: str | Path | None = None,
+    relation: str | Path | relation_file.Declared | None = None,
     mesh: str | Mapping[str, int] | None = None,
     outputs: str = "natural",
     timeout: float | None = None,
@@ -79,7 +79,7 @@ def verify(
 
     Programs are files, the folders or files of saved captures, modules, captures, or graphs of live PyTorch
     objects; `implementation` is one SPMD program or the programs of all ranks. `relation` is a file
-    (docs/relations.md); what it leaves out is inferred and listed. `mesh` names the axes, as in
+    (docs/relations.md) or its content; what it leaves out is inferred and listed. `mesh` names the axes, as in
     `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
     names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
@@ -94,7 +94,7 @@ def verify(
     )
     check.certificate, check.goals = certificate, goals
     check.phase("read", 0.0)
-    declared = relation_file.read(relation) if relation is not None else relation_file.Declared()
+    declared = relation_file.told(relation)
     try:
         pair = read_pair(
             reference, implementation, declared, (declared.reference_mesh, mesh_of(mesh) or declared.mesh)
@@ -142,8 +142,8 @@ def verify(
 def _apart(
     check: Check, pair: Pair, reference: Module, implementation: Module, inferred: Inferred
 ) -> Result | None:
-    """A proof with the ranks of a capture side by side, told of all ranks as one, if there is one."""
-    found = None if pair.captured is None else apart(pair.captured, reference, inferred.relation)
+    """A proof with the ranks side by side, told of all ranks as one, if there is one."""
+    found = apart(implementation, pair.captured, reference, inferred.relation)
     if found is None:
         return None
     (module,) = [with_draws(m.module) for m in meant((found[0],), check.lemmas)]

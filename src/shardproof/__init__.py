@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from shardproof.jax_api import verify_jax as verify_jax
     from shardproof.solver.programs import Program as Program
     from shardproof.solver.verdict import Result as Result
     from shardproof.solver.verdict import Verdict as Verdict
     from shardproof.torch_api import capture_torch as capture_torch
     from shardproof.torch_api import verify_torch as verify_torch
 
-__all__ = ["Result", "Verdict", "__version__", "capture_torch", "verify", "verify_torch"]
+__all__ = ["Result", "Verdict", "__version__", "capture_torch", "verify", "verify_jax", "verify_torch"]
 __version__ = "0.1.0"
 
 
@@ -74,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from shardproof.solver import verdict
 
         return getattr(verdict, name)
+    if name == "verify_jax":
+        from shardproof import jax_api
+
+        return jax_api.verify_jax
     if name in ("capture_torch", "verify_torch"):
         from shardproof import torch_api
 

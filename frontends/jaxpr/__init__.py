@@ -1,0 +1,1 @@
+"""JAX: closed jaxprs to the project's IR. Nothing here imports jax but `tracing`."""

@@ -1,0 +1,78 @@
+"""Pairs of JAX functions: traced, lowered, and their layouts as a relation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardproof.frontends.jaxpr.lower import Lowered, lower
+from shardproof.frontends.jaxpr.tracing import Traced, sharded, trace
+from shardproof.frontends.locate import configured_wrapper_files
+from shardproof.ir.module import ModuleError
+from shardproof.solver.relation_file import Declared
+from shardproof.solver.verdict import Result
+from shardproof.solver.verify import verify
+
+
+def verify_jax(
+    reference: Callable[..., Any],
+    implementation: Callable[..., Any],
+    *,
+    inputs: Mapping[str, Any],
+    mesh: Mapping[str, int] | None,
+    in_specs: Mapping[str, Any] | None,
+    out_specs: Any,
+    ranges: Mapping[str, tuple[int, int]],
+    **options: Any,
+) -> Result:
+    """As `shardproof.verify_jax`; `options` are those of `verify`."""
+    given = (mesh is not None, in_specs is not None, out_specs is not None)
+    if any(given) and not all(given):
+        raise ModuleError("give `mesh`, `in_specs` and `out_specs` together, for a function of one rank")
+    if mesh is not None and in_specs is not None:
+        implementation = sharded(implementation, mesh, inputs, in_specs, out_specs)
+    first, second = trace(reference, inputs), trace(implementation, inputs)
+    return verify_traced(first, second, ranges=ranges, names=(_name(reference), "implementation"), **options)
+
+
+def verify_traced(
+    reference: Traced,
+    implementation: Traced,
+    *,
+    ranges: Mapping[str, tuple[int, int]],
+    names: tuple[str, str] = ("reference", "implementation"),
+    **options: Any,
+) -> Result:
+    """The verdict on two traced functions of the same inputs."""
+    first, second = (
+        _lowered(traced, name) for traced, name in zip((reference, implementation), names, strict=True)
+    )
+    unknown = sorted(set(ranges) - set(reference.inputs))
+    if unknown:
+        raise ModuleError(f"`ranges` names {unknown[0]!r}; the inputs are {', '.join(reference.inputs)}")
+    whole = dict.fromkeys(implementation.inputs, "replicate")
+    declared = Declared(
+        mesh=second.module.mesh if second.module.mesh.size > 1 else None,
+        reference_mesh=first.module.mesh if first.module.mesh.size > 1 else None,
+        inputs={**whole, **second.inputs},
+        outputs={**dict.fromkeys(implementation.outputs, "replicate"), **second.outputs},
+        reference=first.inputs,
+        reference_outputs=first.outputs,
+        ranges=dict(ranges),
+    )
+    return verify(first.module, second.module, relation=declared, **options)
+
+
+def _lowered(traced: Traced, name: str) -> Lowered:
+    return lower(
+        traced.closed,
+        name=name,
+        inputs=traced.inputs,
+        outputs=traced.outputs,
+        wrapper_files=configured_wrapper_files(Path.cwd()),
+    )
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", "reference"))
