@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from shardproof.frontends import stablehlo
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
@@ -22,13 +23,15 @@ MAX_BYTES: Final = 8 << 30
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 24
 _ZIP: Final = b"PK"
-_KINDS: Final = "an HLO module (serialised or text), an FX code dump, a .pt2 archive or IR text"
+_MLIR: Final = ("module @", "module attributes", "module {", "builtin.module", "func.func", "sdy.mesh")
+_KINDS: Final = "an HLO module (serialised or text), StableHLO, an FX code dump, a .pt2 archive or IR text"
 
 
 def load(
     path: str | Path, *, ranks: int | None = None, wrapper_files: Sequence[str] = WRAPPER_FILES
 ) -> Module:
-    """The program in `path`: IR text, HLO (serialised, bare or HloProto, or text), an FX code dump, a `.pt2`.
+    """The program in `path`: IR text, HLO (serialised, bare or HloProto, or text), StableHLO (text, bytecode,
+    a `jax.export` file; by jaxlib, where that is installed), an FX code dump, a `.pt2`.
 
     Each but the last may be gzipped.
 
@@ -188,14 +191,12 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
             from shardproof.frontends.hlo.read_text import read_text
 
             return lower(read_text(text, Locator(wrapper_files)), ranks)
-        if start.startswith(("module @", "module attributes", "module {")):
-            raise ModuleError("is MLIR text, which is not read: dump HLO instead")
+        if start.startswith(_MLIR):
+            return _stablehlo(text, ranks, wrapper_files)
         if start.startswith("module"):
             from shardproof.ir.text import parse
 
             return _with_ranks(parse(text, source=name), ranks)
-        if start.startswith(("#loc", "builtin.module")):
-            raise ModuleError("is MLIR text, which is not read: dump HLO instead")
         from shardproof.frontends.fx.code_lines import starts_like_code
 
         if starts_like_code(text):
@@ -205,11 +206,24 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
         raise ModuleError(f"is text that starts with {start[:40]!r}, {_KINDS} is needed")
     if data.startswith(_ZIP):
         return _archive(io.BytesIO(data), name, ranks, wrapper_files)
+    if data.startswith(stablehlo.MAGIC):
+        return _stablehlo(data, ranks, wrapper_files)
+    inside = stablehlo.exported(data)
+    if inside is not None:
+        return _stablehlo(inside, ranks, wrapper_files)
+    return _hlo(data, ranks, wrapper_files)
+
+
+def _hlo(data: bytes, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
     from shardproof.frontends.hlo.lower import lower
     from shardproof.frontends.hlo.read_proto import parse as parse_proto
     from shardproof.frontends.hlo.read_proto import read_proto
 
     return lower(read_proto(parse_proto(data), Locator(wrapper_files)), ranks)
+
+
+def _stablehlo(program: str | bytes, ranks: int | None, wrapper_files: Sequence[str]) -> Module:
+    return _hlo(stablehlo.to_hlo(program), ranks, wrapper_files)
 
 
 def _with_ranks(module: Module, ranks: int | None) -> Module:

@@ -49,7 +49,7 @@ def run(
     free = last_uses(module)
     with np.errstate(all="ignore"):
         for i, op in enumerate(module.ops):
-            results = _step(op, [store[v.name] for v in op.operands], ranks)
+            results = step(op, [store[v.name] for v in op.operands], ranks)
             store |= {value.name: arrays for value, arrays in zip(op.results, results, strict=True)}
             if not values:
                 for name in free[i]:
@@ -57,7 +57,7 @@ def run(
     return store if values else {output.name: store[output.value.name] for output in module.outputs}
 
 
-def _step(op: Op, operands: list[list[Array]], ranks: int) -> list[list[Array]]:
+def step(op: Op, operands: list[list[Array]], ranks: int) -> list[list[Array]]:
     """For each result, its array on each rank."""
     row = TABLE.get(op.opcode)
     if op.opcode == "rank_id":

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardproof.ir import index_meaning as index
+from shardproof.ir import named_functions as named
 from shardproof.ir import numpy_compute as compute
 from shardproof.ir import numpy_meaning as numpy
 from shardproof.ir import typing
@@ -216,7 +217,7 @@ _COMPUTE: Final = (
     _row("sort", indexing.sort, compute.sort, "dim comparator stable", hlo="sort", aten="sort", jax="sort"),
     _row("top_k", indexing.top_k, compute.top_k, "k", hlo="topk", aten="topk", jax="top_k", onnx="TopK"),
     _row("custom_call", rules.custom_call, compute.custom_call, "target config", hlo="custom-call"),
-    _row("opaque", rules.opaque, None, "name free"),
+    _row("opaque", rules.opaque, named.opaque, "name free"),
 )
 
 _RANDOM: Final = (
@@ -240,6 +241,7 @@ _COLLECTIVE: Final = (
     _row("collective_broadcast", rules.same_as_operand, None, "groups", "collective",
          hlo="collective-broadcast", aten="_c10d_functional.broadcast", jax="pbroadcast"),
     _row("agree", rules.same_as_operand, None, "groups", "collective"),
+    _row("scan", rules.scan, None, "body consts carries length reverse"),
     _row("rank_id", rules.rank_id, None, "", "closed", hlo="partition-id replica-id", jax="axis_index"),
 )
 # fmt: on

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from shardproof.ir.module import ModuleError
+from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import DType, TensorType
 from shardproof.ir.typing import (
     Attrs,
     Types,
     declared_one,
     dims,
+    flag,
     in_range,
     integer,
     integers,
@@ -269,6 +270,35 @@ def same_as_operand(operands: Types, attrs: Attrs, declared: Types) -> Result:
     """The operand's type."""
     operand_count(operands, 1)
     return (operands[0],)
+
+
+def scan(operands: Types, attrs: Attrs, declared: Types) -> Result:
+    """(constants, initial carried values, stacked rows): the last carried values, then stacked results.
+
+    `body` takes the constants, the carried values and one row of each stacked tensor, and gives new carried
+    values and one row of each result.
+    """
+    body = attrs["body"]
+    if not isinstance(body, Module):
+        raise ModuleError("attribute body is no module")
+    consts, carries = integer(attrs, "consts"), integer(attrs, "carries")
+    length = integer(attrs, "length")
+    flag(attrs, "reverse")
+    before = consts + carries
+    if min(consts, carries) < 0 or length < 1 or before > len(operands):
+        raise ModuleError(f"{length} rounds, {consts} constants and {carries} carried values found")
+    for x in operands[before:]:
+        if not x.shape or x.shape[0] != length:
+            raise ModuleError(f"operand is {x}, {length} rows are needed")
+    rows = [TensorType(x.dtype, x.shape[1:]) for x in operands[before:]]
+    taken = [i.value.type for i in body.inputs]
+    if taken != [*operands[:before], *rows]:
+        raise ModuleError("the body takes other types than it is given")
+    given = [o.value.type for o in body.outputs]
+    if given[:carries] != list(operands[consts:before]):
+        raise ModuleError("the body carries on other types than it is given")
+    stacked = (TensorType(y.dtype, (length, *y.shape)) for y in given[carries:])
+    return (*operands[consts:before], *stacked)
 
 
 def rank_id(operands: Types, attrs: Attrs, declared: Types) -> Result:

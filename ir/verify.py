@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardproof.ir.module import Module, ModuleError, Op, Value
@@ -125,6 +126,9 @@ def _verify_op(module: Module, op: Op) -> None:
         raise ModuleError(f"the operator {' and '.join(found)} as attribute")
     if "groups" in row.attrs:
         _verify_groups(op.attrs["groups"], module.mesh.size)
+    for value in op.attrs.values():
+        if isinstance(value, Module):
+            verify(replace(value, mesh=module.mesh))
     if "pairs" in row.attrs:
         _verify_pairs(op.attrs["pairs"], module.mesh.size)
     _verify_types(row, op)

@@ -214,6 +214,9 @@ class Accesses:
         carried = self._carried((offset, terms), low, div, mod)
         if carried is not None:
             return carried
+        apart = self._apart((offset, terms), div, mod)
+        if apart is not None:
+            return apart
         lo, hi = self.range((offset, terms))
         if lo is not None and hi is not None and lo >= 0:
             mod = min(mod, hi // div + 1)
@@ -244,6 +247,19 @@ class Accesses:
             return None
         total = self.add(high, self.digit(lowest, div, hi // div + 1))
         return total if self.within(total, 0, mod) else None
+
+    def _apart(self, e: Expr, div: int, mod: int) -> Expr | None:
+        """`(g*h + l) // (g*d)` as `h // d`, and `(g*h + l) % (g*m)` as `g * (h % m) + l`, where `0 <= l < g`."""
+        whole = div if div > 1 else mod
+        for g in sorted({abs(s) for _, s in e[1] if whole % s == 0 and abs(s) > 1}, reverse=True):
+            low: Expr = (e[0] % g, tuple((t, s) for t, s in e[1] if s % g))
+            if not self.within(low, 0, g):
+                continue
+            high: Expr = (e[0] // g, tuple((t, s // g) for t, s in e[1] if s % g == 0))
+            if div > 1:
+                return self.digit(high, div // g, mod)
+            return self.add(scale(self.digit(high, 1, mod // g), g), low)
+        return None
 
     def substitute(self, e: Expr, by: Mapping[int, Expr]) -> Expr:
         """`e` with indices replaced; indices not in `by` stay."""

@@ -25,11 +25,16 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Views:
-    """`shardproof.ir.index_meaning.Algebra` over a store, for the ranks of one mesh."""
+    """`shardproof.ir.index_meaning.Algebra` over a store, for the ranks of one mesh.
+
+    `steps` are the numbers of the rounds that are being normalised, outermost first: every value of a round
+    may depend on them.
+    """
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self.store = store
         self.ranks = ranks
+        self.steps: list[int] = []
 
     # sources
 
@@ -53,9 +58,12 @@ class Views:
         return View(self.store.integer(self.ranks.flat), (), (), type.dtype)
 
     def draw(self, name: str, type: TensorType, special: int = 0) -> View:
-        """A fresh random tensor, other on every rank; `special` are the infinities and NaN it may hold."""
+        """A fresh random tensor, other on every rank and in every round of a loop.
+
+        `special` are the infinities and NaN that it may hold.
+        """
         dims = tuple(fresh(self.store, n) for n in type.shape)
-        indices = [*(i for _, i in self.ranks.axes), *(i for d in dims for i in d)]
+        indices = [*(i for _, i in self.ranks.axes), *self.steps, *(i for d in dims for i in d)]
         kind = "int" if type.dtype.kind == "uint" else type.dtype.kind
         facts = {"special": special} if kind == "real" else {}
         cls = self.store.draw(name, kind, tuple(self.store.sizes[i] for i in indices), **facts)

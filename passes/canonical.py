@@ -15,8 +15,9 @@ N1, N2, N7):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import islice, pairwise, permutations, product
 from typing import Any, Final
 
@@ -25,16 +26,14 @@ from shardproof.passes.access import Digit, Expr, index, scale
 from shardproof.passes.classes import Class, Coefficient, Store, Term
 from shardproof.passes.facts import derive
 from shardproof.passes.pieces import Rebuild, distribute, find_cut
+from shardproof.passes.plans import Groups as Groups
+from shardproof.passes.plans import Plan, general, instance, pattern
 
 ORDER_LIMIT: Final = 48
 """How many tied operand orders are tried; more only costs completeness."""
 
 LAST: Final = 1 << 60
 """Where the constant (class 0) stands in an order."""
-
-Groups = tuple[tuple[int, ...], ...]
-"""Ordered binders: per bound dim the row-major list of its indices."""
-
 
 class Application:
     """One operator application in the making; indices are local, `outer` says what free ones stand for."""
@@ -60,24 +59,31 @@ class Application:
         return self.outer.get(i) or index(i)
 
     def occurrences(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Per index the (place, stride) pairs at which it is read; atoms count once."""
+        """Per index the (place, stride) pairs at which it is read; equal accesses and atoms count once."""
         found: dict[int, list[tuple[int, int]]] = {}
         seen: set[int] = set()
         place = 0
-        stack: list[Expr] = []
-        for term in self.operands:
-            for access in term.access:
-                stack.append(access)
-                while stack:
-                    e = stack.pop()
-                    place += 1
-                    for t, s in e[1]:
-                        if t > 0:
-                            found.setdefault(t, []).append((place, s))
-                        elif t not in seen:
-                            seen.add(t)
-                            stack.extend(self.store.inner(t))
+        for access in self.accesses():
+            stack = [access]
+            while stack:
+                e = stack.pop()
+                place += 1
+                for t, s in e[1]:
+                    if t > 0:
+                        found.setdefault(t, []).append((place, s))
+                    elif t not in seen:
+                        seen.add(t)
+                        stack.extend(self.store.inner(t))
         return {i: tuple(o) for i, o in found.items()}
+
+    def accesses(self) -> dict[Expr, None]:
+        """The accesses of all operands, each once, in order of occurrence."""
+        return dict.fromkeys([e for access in {t.access: None for t in self.operands} for e in access])
+
+    def _rewrite(self, f: Callable[[Expr], Expr]) -> None:
+        """Apply `f` to every access."""
+        made = {access: tuple([f(e) for e in access]) for access in {t.access: None for t in self.operands}}
+        self.operands = [Term(t.coef, t.cls, made[t.access]) for t in self.operands]
 
     def regroup(self) -> None:
         """Split and merge until neither changes anything."""
@@ -99,7 +105,7 @@ class Application:
             i, low = cut
             hi, lo = store.fresh(store.sizes[i] // low), store.fresh(low)
             by = {i: (0, tuple(sorted(((hi, low), (lo, 1)))))}
-            self.operands = [store.substitute_term(t, by) for t in self.operands]
+            self._rewrite(partial(store.substitute, by=by))
             if i in self.bound:
                 self.bound = (self.bound - {i}) | {hi, lo}
             elif i in self.held():
@@ -111,25 +117,22 @@ class Application:
 
     def _find_cut(self) -> tuple[int, int] | None:
         store = self.store
-        for term in self.operands:
-            for access in term.access:
-                stack = [access]
-                while stack:
-                    e = stack.pop()
-                    for t, _ in e[1]:
-                        if t > 0:
-                            continue
-                        atom = store.atom(t)
-                        stack.extend(store.inner(t))
-                        if not isinstance(atom, Digit):
-                            continue
-                        for u, s in atom.expr[1]:
-                            if u < 0 or s < 0 or u in self.out:
-                                continue
-                            size = store.sizes[u]
-                            for edge in (atom.div, atom.div * atom.mod):
-                                if s < edge < s * size and edge % s == 0 and size % (edge // s) == 0:
-                                    return u, edge // s
+        stack = [e for e in self.accesses() if any(t < 0 for t, _ in e[1])][::-1]
+        while stack:
+            for t, _ in stack.pop()[1]:
+                if t > 0:
+                    continue
+                atom = store.atom(t)
+                stack.extend(store.inner(t))
+                if not isinstance(atom, Digit):
+                    continue
+                for u, s in atom.expr[1]:
+                    if u < 0 or s < 0 or u in self.out:
+                        continue
+                    size = store.sizes[u]
+                    for edge in (atom.div, atom.div * atom.mod):
+                        if s < edge < s * size and edge % s == 0 and size % (edge // s) == 0:
+                            return u, edge // s
         return None
 
     # merge
@@ -171,10 +174,7 @@ class Application:
                 root[lo] = current = joined
         if dropped:
             renamed = {lo: i for lo, i in root.items() if lo not in dropped}
-            self.operands = [
-                Term(t.coef, t.cls, tuple([store.collapse(e, dropped, renamed) for e in t.access]))
-                for t in self.operands
-            ]
+            self._rewrite(lambda e: store.collapse(e, dropped, renamed))
 
     def _together(self, hi: int, lo: int, held: set[int], before: dict[int, int]) -> bool:
         if hi in held or lo in held:
@@ -281,24 +281,16 @@ class Application:
         for i in self.out:
             by[i] = index(store.place("free", len(free), sizes[i]))
             free.append(i)
-        lead: Coefficient = 1
-        if scaled:
-            lead = operands[0].coef
-        placed = tuple(
-            [
-                Term(
-                    t.coef if lead == 1 else _ratio(t.coef, lead),
-                    t.cls,
-                    tuple([store.substitute(e, by) for e in t.access]),
-                )
-                for t in operands
-            ]
-        )
+        placed: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
+        for term in operands:
+            if term.access not in placed:
+                placed[term.access] = tuple([store.substitute(e, by) for e in term.access])
+        lead, related = _related(operands, [placed[t.access] for t in operands], scaled)
         key = (
             tuple([sizes[i] for i in free]),
             tuple([sizes[i] for i in bound]),
             tuple([len(g) for g in self.groups]),
-            placed,
+            related,
         )
         return key, lead, free, bound
 
@@ -314,7 +306,7 @@ class Application:
 
     def orders(self, operands: Sequence[Term]) -> Iterator[list[Term]]:
         """Operand orders worth trying: sorted by structure, tied ones permuted."""
-        by_class = sorted(operands, key=lambda t: t.cls or LAST)
+        by_class = sorted(operands, key=_by_class)
         if all(a.cls != b.cls for a, b in pairwise(by_class)):
             yield by_class
             return
@@ -328,7 +320,7 @@ class Application:
             else:
                 runs.append([operands[n]])
                 last = signature
-        tied = [permutations(r) if len(set(r)) > 1 else [tuple(r)] for r in runs]
+        tied = [islice(permutations(r), ORDER_LIMIT) if len(set(r)) > 1 else [tuple(r)] for r in runs]
         for choice in islice(product(*tied), ORDER_LIMIT):
             yield [t for run in choice for t in run]
 
@@ -425,7 +417,6 @@ def node(
     equal as functions; the smallest key wins. `rebuild` makes the same application from operands cut
     at one segment of an index, and marks operators through which concatenation moves outward (N5).
     """
-    work = Application(store, operands, bound, groups, out)
     if alternatives:
         return min(
             (
@@ -435,6 +426,16 @@ def node(
             key=lambda t: t.cls,
         )
     store.check()
+    if commutative:
+        operands = sorted(operands, key=_by_class)
+    one_order = not commutative or len({t.cls for t in operands}) == len(operands)
+    shape = pattern(store, operands, bound, groups, out) if one_order else None
+    plan = store.plans.get(shape.key) if shape is not None else None
+    if shape is not None and plan is not None:
+        lead, placed = _related(operands, [plan.placed[n] for n in shape.kinds], scaled)
+        access = instance(plan, shape.names)
+        return store.settled(Term(lead, _interned(store, op, attrs, kind, placed, plan, len(out)), access))
+    work = Application(store, operands, bound, groups, out)
     work.regroup()
     if rebuild is not None:
         cut = find_cut(store, work.operands)
@@ -460,30 +461,65 @@ def node(
             ties = [free]
     assert best is not None
     key, lead, free, inner = best
+    access = tuple([work.see(i) for i in free])
+    extents, sizes, lengths, placed = key
+    kinds = dict(zip(shape.kinds, placed, strict=True)) if shape is not None else {}
+    plan = Plan(
+        tuple([t.access for t in kinds.values()]),
+        extents,
+        sizes,
+        lengths,
+        tuple([store.place("free", n, store.sizes[i]) for n, i in enumerate(free)]),
+        tuple([store.place("bound", n, store.sizes[i]) for n, i in enumerate(inner)]),
+        (),
+    )
+    if shape is not None:
+        where = general(access, shape.names)
+        if where is not None:
+            store.plans[shape.key] = plan._replace(read=where)
+    cls = _interned(store, op, attrs, kind, placed, plan, len(out), ties)
+    return store.settled(Term(lead, cls, access))
+
+
+def _interned(
+    store: Store,
+    op: str,
+    attrs: tuple[Any, ...],
+    kind: Kind,
+    operands: tuple[Term, ...],
+    plan: Plan,
+    out: int,
+    ties: Sequence[list[int]] = (),
+) -> int:
+    """The class of an application with placed operands; tied orders of free indices are its symmetries."""
 
     def make() -> Class:
-        count = len(free)
-        c = Class(
-            op,
-            attrs,
-            kind,
-            key[0],
-            tuple([store.place("free", n, store.sizes[i]) for n, i in enumerate(free)]),
-            tuple([store.place("bound", n, store.sizes[i]) for n, i in enumerate(inner)]),
-            len(out),
-            key[3],
-            key[2],
-        )
+        lengths, extents = plan.lengths, plan.extents
+        c = Class(op, attrs, kind, extents, plan.free, plan.bound, out, operands, lengths)
         derive(store, c)
         for other in ties[1:]:
             at = {i: n for n, i in enumerate(other)}
-            if set(at) == set(free) and count > 1:
-                c.symmetries.add(tuple(at[i] for i in free))
+            if set(at) == set(ties[0]) and len(at) > 1:
+                c.symmetries.add(tuple([at[i] for i in ties[0]]))
         return c
 
-    cls = store.intern((op, attrs, kind, *key), make)
-    access = tuple([work.see(i) for i in free])
-    return store.settled(Term(lead, cls, access))
+    return store.intern((op, attrs, kind, plan.extents, plan.sizes, plan.lengths, operands), make)
+
+
+def _related(
+    operands: Sequence[Term], accesses: Sequence[tuple[Expr, ...]], scaled: bool
+) -> tuple[Coefficient, tuple[Term, ...]]:
+    """The coefficient that moves outside, and the operands at `accesses` without it."""
+    lead: Coefficient = operands[0].coef if scaled else 1
+    if lead == 1:
+        placed = [Term(t.coef, t.cls, e) for t, e in zip(operands, accesses, strict=True)]
+    else:
+        placed = [Term(_ratio(t.coef, lead), t.cls, e) for t, e in zip(operands, accesses, strict=True)]
+    return lead, tuple(placed)
+
+
+def _by_class(t: Term) -> int:
+    return t.cls or LAST
 
 
 def _sortable(x: Any) -> str:

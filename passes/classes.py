@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from shardproof.ir.types import Kind
 from shardproof.passes.access import Accesses, Element, Expr, Range, constant, index
 from shardproof.passes.folding import fold, fold_digit
+from shardproof.passes.plans import Plan
 
 Coefficient = Fraction | int
 
@@ -90,6 +91,7 @@ class Store(Accesses):
         self.rewrite: Callable[[int], Rewritten | None] | None = None
         self.rewritten: dict[int, Rewritten | None] = {}
         self.tables: dict[tuple[int, ...], list[Any]] = {}
+        self.plans: dict[tuple[Any, ...], Plan] = {}
         self.classes: list[Class] = []
         self.assumptions: dict[tuple[str, str], Any] = {}
         self.wishes: dict[str, tuple[int, int]] = {}
@@ -97,6 +99,7 @@ class Store(Accesses):
         self._places: dict[tuple[str, int, int], int] = {}
         self.check: Callable[[], None] = lambda: None
         self.builders: dict[str, Callable[..., Term]] = {}
+        self.loops: list[Any] = []
         self._draws = 0
         self.element_range = self._element_range
         self.ONE = self.leaf("one", (), "real", (), sign=POSITIVE, closed=True)
@@ -161,10 +164,10 @@ class Store(Accesses):
             seen[:] = [x for x in seen if x[0].cls < len(self.classes)]
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
-        return self._keys, self._places, self._ids, self.rewritten, self.assumptions, self.wishes
+        return self._keys, self._places, self._ids, self.rewritten, self.assumptions, self.wishes, self.plans
 
     def _lists(self) -> tuple[list[Any], ...]:
-        return self.classes, self.sizes, self._atoms, self._support
+        return self.classes, self.sizes, self._atoms, self._support, self.loops
 
     # interning
 
@@ -281,7 +284,10 @@ class Store(Accesses):
             i = self.fresh(self.sizes[b])
             by[b] = index(i)
             bound.append(i)
-        return [self.substitute_term(x, by) for x in c.operands], bound
+        read = {x.access: x.access for x in c.operands}
+        for access in read:
+            read[access] = tuple([self.substitute(e, by) for e in access])
+        return [Term(x.coef, x.cls, read[x.access]) for x in c.operands], bound
 
     def whole(self, cls: int, indices: Sequence[int]) -> Term:
         """The class read at one whole index per slot."""

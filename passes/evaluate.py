@@ -34,13 +34,16 @@ class EvaluationError(ValueError):
 class Evaluation:
     """Values of the classes of `store` for one choice of inputs.
 
-    `inputs` maps the name of each input class to its whole array (extent-1 dims may be left out).
+    `inputs` maps the name of each input class to its whole array (extent-1 dims may be left out), `known`
+    gives whole tables of classes that nothing else defines, such as the carried values of loops.
     """
 
-    def __init__(self, store: Store, inputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, store: Store, inputs: Mapping[str, Any], known: Mapping[int, Grid] | None = None
+    ) -> None:
         self.store = store
         self.inputs = inputs
-        self._tables: dict[int, Grid] = {}
+        self._tables: dict[int, Grid] = dict(known or {})
 
     def view(self, view: View, at: Mapping[int, int]) -> Grid:
         """The tensor of `view` where the indices in `at` (ranks, steps) have those values."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from shardproof.ir.module import Module
 from shardproof.ir.types import Mesh
+from shardproof.passes.unroll import every_op
 
 
 def mesh_axes(module: Module, declared: Mesh | None = None) -> Module:
@@ -38,7 +39,7 @@ def refined(module: Module) -> Mesh:
 
 def _digits(module: Module, edges: set[int]) -> list[int]:
     """Sizes of the coarsest mixed-radix factorisation, highest digit first."""
-    for groups in dict.fromkeys(op.attrs["groups"] for op in module.ops if "groups" in op.attrs):
+    for groups in dict.fromkeys(op.attrs["groups"] for op in every_op(module.ops) if "groups" in op.attrs):
         found = set(edges)
         for group in groups:
             found |= _edges(group) or {0}

@@ -98,13 +98,16 @@ def apply(state: Normalised, op: Op, operands: Sequence[View]) -> tuple[View, ..
     algebra = state.algebra
     meaning = TABLE[op.opcode].index
     reason = "no meaning as views"
-    if meaning is not None:
-        try:
-            results = _meant(meaning, algebra, op, operands)
-            if results is not None:
-                return results
-        except Unsupported as e:
-            reason = str(e)
+    try:
+        if op.opcode == "scan":
+            from shardproof.passes.loops import scan
+
+            return scan(state, op, operands)
+        results = _meant(meaning, algebra, op, operands) if meaning is not None else None
+        if results is not None:
+            return results
+    except Unsupported as e:
+        reason = str(e)
     for value in op.results:
         state.opaque[value.name] = reason
     return tuple(_unknown(algebra, op, value) for value in op.results)

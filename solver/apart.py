@@ -1,7 +1,7 @@
-"""A captured program with its ranks side by side on one rank.
+"""A program with its ranks side by side on one rank.
 
-Where ranks do work of their own, such as routing their tokens, the reference meets each by itself, and not
-the function of the rank that folds them.
+Where ranks do work of their own, such as routing their tokens or filling up what a neighbour does not send,
+the reference meets each by itself, and not the function of the rank that folds them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Final
 
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
+from shardproof.passes.unfold_ranks import NotUnfolded, unfold_ranks
+from shardproof.passes.unroll import unrolled
 from shardproof.solver.capture_relation import SIDE_BY_SIDE, of_rank
 from shardproof.solver.captured import Captured
 from shardproof.solver.names import is_draw
@@ -30,26 +32,32 @@ class _Unfit(Exception):
     """A layout that is not made of whole tensors and shards."""
 
 
-def apart(captured: Captured, reference: Module, relation: Relation) -> tuple[Module, Relation] | None:
-    """The program with the ranks of `captured` side by side, and `relation`, which is about all ranks as one,
-    in terms of its inputs `n@RANK`; None where it is too large or a layout can't be said so.
+def apart(
+    program: Module, captured: Captured | None, reference: Module, relation: Relation
+) -> tuple[Module, Relation] | None:
+    """`program` with its ranks side by side, and `relation`, which is about all ranks as one, in terms of its
+    inputs `n@RANK`; None where it is too large or a layout can't be said so. `captured` is what it is of.
     """
-    mesh = captured.mesh
-    if not 1 < mesh.size <= RANKS or captured.is_joined or reference.mesh.size > 1:
+    mesh = program.mesh if captured is None else captured.mesh
+    if not 1 < mesh.size <= RANKS or program.mesh.size == 1 or reference.mesh.size > 1:
         return None
-    if sum(len(g.nodes) for g in captured.graphs) > OPS:
-        return None
-    if any(map(is_draw, (*relation.inputs, *relation.independent))):
+    count = len(program.ops) * mesh.size
+    if captured is not None:
+        count = sum(len(g.nodes) for g in captured.graphs)
+    if count > OPS or any(map(is_draw, (*relation.inputs, *relation.independent))):
         return None
     try:
-        module, _ = captured.apart
+        if captured is None:
+            module = unfold_ranks(unrolled(program, OPS // mesh.size))
+        else:
+            module = captured.apart[0]
         wanted = {i.name: i.value.type.shape for i in reference.inputs}
         results = {o.name: o.value.type.shape for o in reference.outputs}
         inputs = _of_ranks([i.name for i in module.inputs], relation.inputs, mesh, _source(relation, wanted))
         outputs = _of_ranks(
             [o.name for o in module.outputs], relation.outputs, mesh, _source(relation, results, "output ")
         )
-    except (_Unfit, ModuleError):
+    except (_Unfit, NotUnfolded, ModuleError):
         return None
     if not _complete(inputs, relation.inputs, mesh) or not _complete(outputs, relation.outputs, mesh):
         return None

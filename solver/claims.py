@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
-from shardproof.ir.module import Module
+from shardproof.ir.module import Module, Op
 from shardproof.lemmas.terms import Lemma
 from shardproof.passes.classes import Store
+from shardproof.passes.unroll import LOOP
 from shardproof.solver.meaning import needed_ops
 from shardproof.solver.sweep import BASE, Composed, Swept
 from shardproof.solver.verdict import Assumption
@@ -19,8 +20,8 @@ def claims(
     found = stored(store)
     known = {*swept.reference.opaque, *swept.implementation.opaque}
     for module in (reference, implementation):
-        for op in needed_ops(module):
-            if op.opcode in ("custom_call", "opaque") and op.result.name not in known:
+        for name_of, op in _inside(needed_ops(module)):
+            if op.opcode in ("custom_call", "opaque") and name_of not in known:
                 name = op.attrs.get("target") or op.attrs.get("name")
                 claim = "is a function of its operands and attributes, the same on every rank"
                 batched = bool(op.attrs.get("free"))
@@ -32,6 +33,17 @@ def claims(
                     )
                 )
     return unique(found)
+
+
+def _inside(ops: Iterable[Op], prefix: str = "") -> Iterator[tuple[str, Op]]:
+    """All operators, those of the rounds of loops included, each with what its result is called.
+
+    That is how `passes.loops` calls it: after the first result of the loop and `/`.
+    """
+    for op in ops:
+        yield prefix + op.result.name, op
+        if op.opcode == LOOP:
+            yield from _inside(op.attrs["body"].ops, f"{prefix}{op.result.name}/")
 
 
 def stored(store: Store, known: Collection[tuple[str, str]] = ()) -> list[Assumption]:

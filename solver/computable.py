@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from shardproof.ir.module import Module, Op
+from shardproof.ir.named_functions import is_named
 from shardproof.ir.ops import TABLE
 from shardproof.solver.replay import output_read
 
@@ -37,6 +38,8 @@ def computable(
 def _known(op: Op) -> bool:
     if op.opcode == "custom_call":
         return op.attrs["target"] in KNOWN
+    if op.opcode == "opaque":
+        return is_named(op)
     row = TABLE.get(op.opcode)
     return op.opcode == "rank_id" or (
         row is not None and (row.numpy is not None or "collective" in row.traits)

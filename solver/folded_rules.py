@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.ir.module import Op
+from shardproof.ir.named_functions import is_named
 from shardproof.ir.numpy_compute import fold
 from shardproof.ir.numpy_meaning import element_type, settle
 from shardproof.ir.types import Array
@@ -342,6 +343,17 @@ def _along_one(dim_of: Callable[[Op], int]) -> Rule:
     return rule
 
 
+def _opaque(op: Op, xs: Sequence[Folded], room: Room) -> Results:
+    """Element by element, all operands and results of one shape."""
+    if not xs or not is_named(op):
+        return whole(op, xs, room)
+    parts, arrays = aligned(xs)
+    counts = tuple(p.count for p in parts)
+    room.need(op, counts, element_type(op.results[0].type.dtype))
+    cores = apply(op, arrays, [counts] * len(op.results))
+    return tuple(Folded(np.broadcast_to(core, counts), parts) for core in cores)
+
+
 def _custom_call(op: Op, xs: Sequence[Folded], room: Room) -> Results:
     """The norm is slice by slice along every dim but one; other calls are computed whole."""
     if op.attrs["target"] != "AwsNeuronRmsNorm":
@@ -371,4 +383,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "sort": _along_one(lambda op: int(op.attrs["dim"])),
     "top_k": _along_one(lambda op: len(op.operands[0].type.shape) - 1),
     "custom_call": _custom_call,
+    "opaque": _opaque,
 }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardproof.frontends.jaxpr.lower import Lowered, lower
 from shardproof.frontends.jaxpr.tracing import Traced, sharded, trace
+from shardproof.frontends.jaxpr.walk import NotRead
 from shardproof.frontends.locate import configured_wrapper_files
 from shardproof.ir.module import ModuleError
 from shardproof.solver.relation_file import Declared
-from shardproof.solver.verdict import Result
+from shardproof.solver.verdict import Blocked, OutputVerdict, Place, Result, Verdict
 from shardproof.solver.verify import verify
 
 
@@ -44,10 +45,13 @@ def verify_traced(
     names: tuple[str, str] = ("reference", "implementation"),
     **options: Any,
 ) -> Result:
-    """The verdict on two traced functions of the same inputs."""
-    first, second = (
-        _lowered(traced, name) for traced, name in zip((reference, implementation), names, strict=True)
-    )
+    """The verdict on two traced functions of the same inputs; `unknown` where one is not supported."""
+    try:
+        first, second = (
+            _lowered(traced, name) for traced, name in zip((reference, implementation), names, strict=True)
+        )
+    except NotRead as error:
+        return not_read(error, reference.outputs)
     unknown = sorted(set(ranges) - set(reference.inputs))
     if unknown:
         raise ModuleError(f"`ranges` names {unknown[0]!r}; the inputs are {', '.join(reference.inputs)}")
@@ -62,6 +66,19 @@ def verify_traced(
         ranges=dict(ranges),
     )
     return verify(first.module, second.module, relation=declared, **options)
+
+
+def not_read(error: NotRead, outputs: Sequence[str]) -> Result:
+    """`unknown`, for the primitive that is not supported, where it was written."""
+    place = Place.at(error.primitive, error.primitive, error.location)
+    return Result(
+        verdict=Verdict.UNKNOWN,
+        code="U15",
+        message=f"`{error.primitive}` is not supported: {error.reason}",
+        location=place,
+        blocked=(Blocked(error.primitive, failed_condition=error.reason),),
+        outputs=tuple(OutputVerdict(name, "not checked", Verdict.UNKNOWN) for name in outputs),
+    )
 
 
 def _lowered(traced: Traced, name: str) -> Lowered:

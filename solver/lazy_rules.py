@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.ir.module import Op, Value
+from shardproof.ir.named_functions import is_named
 from shardproof.ir.numpy_meaning import Unsupported
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Array, TensorType
@@ -104,6 +105,12 @@ def _whole(op: Op, box: Box) -> Piece:
 
 def _pointwise(op: Op, box: Box, read: Read) -> Piece:
     return _direct(op, box, [box if v.type.shape else () for v in op.operands])
+
+
+def _opaque(op: Op, box: Box, read: Read) -> Piece:
+    if not is_named(op):
+        raise Unsupported(op.opcode, f"%{op.results[0].name} has no NumPy meaning")
+    return _pointwise(op, box, read)
 
 
 def _constant(op: Op, box: Box, read: Read) -> Piece:
@@ -355,6 +362,7 @@ def _dynamic_update_slice(op: Op, box: Box, read: Read) -> Piece:
 RULES: Final[Mapping[str, Rule]] = {
     "constant": _constant,
     "iota": _iota,
+    "opaque": _opaque,
     "bitcast_convert": _bitcast,
     "broadcast_in_dim": _broadcast,
     "transpose": _transpose,

@@ -32,6 +32,7 @@ class Check:
     guesses: tuple[Assumption, ...] = ()
     certificate: str | Path | None = None
     goals: str | Path | None = None
+    layers: bool = True
     _last: float = field(default_factory=time.perf_counter)
 
     def phase(self, name: str, fraction: float) -> None:

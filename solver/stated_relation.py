@@ -17,7 +17,7 @@ from shardproof.solver.names import distribution, is_draw
 from shardproof.solver.sweep import BASE, OF
 from shardproof.solver.verdict import Assumption
 
-FOREIGN: Final = frozenset({"custom_call", "opaque"})
+FOREIGN: Final = frozenset({"custom_call", "opaque", "scan"})
 """Operators that a relation may not use, besides random ones."""
 WHOLE: Final = frozenset({"reshape", "transpose", "reduce", "constant"})
 """Operators of which any tensor is the value for some operand; `reduce` as a sum."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from shardproof.ir.module import ModuleError
@@ -87,6 +88,7 @@ def show(step: Step | Pattern) -> str:
     return f"{step.name}({', '.join(args)})" if args else step.name
 
 
+@cache
 def parse(text: str) -> Layout:
     """The layout that `text` spells; RelationError says where it can't be read."""
     from shardproof.solver.stage import Unreadable, read_stage

@@ -12,6 +12,7 @@ from shardproof.ir.module import Module
 from shardproof.passes.views import View
 from shardproof.solver.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
+from shardproof.solver.faults import fault
 from shardproof.solver.finding import Finding
 from shardproof.solver.infer import Inferred, unread
 from shardproof.solver.locate import locate
@@ -63,7 +64,14 @@ def unproved(
     failing = [n for n, ok in proof.proved.items() if not ok]
     alignment = Alignment(proof, relation, reference, implementation)
     alignment.run()
-    finding = locate(alignment, failing, check.clock)
+
+    def departure() -> Finding | None:
+        return locate(alignment, failing, check.clock)
+
+    if replayed.difference is None:
+        finding = departure()
+    else:
+        finding = fault(alignment, failing, replayed.difference, check.clock, departure)
     check.done("locate")
     layouts = layouts_of(inferred, implementation)
     common: dict[str, Any] = {

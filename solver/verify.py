@@ -9,6 +9,8 @@ from typing import Final
 
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.passes.fold_ranks import Divergent
+from shardproof.passes.roll import rolled
+from shardproof.passes.unroll import has_loops, unrolled
 from shardproof.solver import relation_file
 from shardproof.solver.apart import apart
 from shardproof.solver.attempts import (
@@ -46,6 +48,10 @@ from shardproof.solver.relation import PER_RANK, Relation, compose
 from shardproof.solver.run import Check, Progress, unknown
 from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Place, Result, Verdict
 
+LARGE: Final = 1_500
+"""Fewest operators of both programs whose layers are looked for."""
+UNROLLED: Final = 200_000
+"""Most operators of a program whose loops are written out."""
 STRICT: Final = frozenset(
     {
         "inferred_relation",
@@ -73,18 +79,20 @@ def verify(
     lemmas: Sequence[str | Path] = (),
     certificate: str | Path | None = None,
     goals: str | Path | None = None,
+    layers: bool = True,
     progress: Progress | None = None,
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
 
     Programs are files, the folders or files of saved captures, modules, captures, or graphs of live PyTorch
     objects; `implementation` is one SPMD program or the programs of all ranks. `relation` is a file
-    (docs/relations.md) or its content; what it leaves out is inferred and listed. `mesh` names the axes, as in
-    `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
+    (docs/relations.md) or its content; what it leaves out is inferred and listed. `mesh` names the axes, as
+    in `{"dp": 2, "tp": 4}` or `"dp=2,tp=4"`, row-major over the ranks. `outputs="any"` also
     accepts outputs that are partial sums or whole on one rank only. `timeout` is in seconds. `assume`
     names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
     beyond the library (docs/lemmas.md). `certificate` is where a `verified` writes its certificate, `goals`
-    the folder where an `unknown` writes what is left to prove as lemmas. Raises ModuleError for files that
+    the folder where an `unknown` writes what is left to prove as lemmas. With `layers` equal layers of large
+    programs are proved as one loop. Raises ModuleError for files that
     can't be read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
@@ -92,7 +100,7 @@ def verify(
     check = Check(
         strict, assume, outputs, Clock(timeout), progress or (lambda name, fraction: None), tuple(lemmas)
     )
-    check.certificate, check.goals = certificate, goals
+    check.certificate, check.goals, check.layers = certificate, goals, layers
     check.phase("read", 0.0)
     declared = relation_file.told(relation)
     try:
@@ -151,7 +159,7 @@ def _apart(
     if own.gaps or own.relation.inputs.keys() != found[1].inputs.keys():
         return None
     try:
-        result = _check(check, reference, module, own)
+        result = _check(check, reference, module, own, search=pair.captured is not None)
     except TimeUp:
         return None
     if result.verdict is not Verdict.VERIFIED:
@@ -199,22 +207,26 @@ def _written_out(check: Check, reference: Module, implementation: Module) -> lis
     return [with_draws(m.module) for m in both]
 
 
-def _check(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
+def _check(
+    check: Check, reference: Module, implementation: Module, inferred: Inferred, *, search: bool = True
+) -> Result:
+    """The verdict; without `search` neither lemmas nor inputs on which the programs differ are tried."""
     relation = inferred.relation
     if inferred.gaps:
         return _no_relation(check, reference, implementation, inferred)
+    found = _by_layers(check, reference, implementation, inferred)
+    if found is not None:
+        return found
     composed = compose(reference, implementation, relation)
     check.done("relation")
     check.phase("prove", 0.2)
     proof = without_lemmas(composed, check.clock, check.seconds)
     check.classes = len(proof.store.classes)
-    placements = {
-        o.name: "rank by rank"
-        if relation.reference_outputs.get(relation.sources.get("output " + o.name, "")) == PER_RANK
-        else describe(relation.outputs[o.name], implementation.mesh)
-        for o in implementation.outputs
-        if o.name in relation.outputs
-    }
+    if not proof.complete and (has_loops(reference) or has_loops(implementation)):
+        return _unrolled(check, reference, implementation, inferred)
+    if not proof.complete and not search:
+        return unknown(check, "U02", "the normal forms differ")
+    placements = _placements(relation, implementation)
     replayed = Replayed()
     if not proof.complete:
         plain = proof
@@ -263,6 +275,50 @@ def _check(check: Check, reference: Module, implementation: Module, inferred: In
     from shardproof.solver.unproved import unproved
 
     return unproved(check, proof, inferred, reference, implementation, placements, replayed)
+
+
+def _by_layers(
+    check: Check, reference: Module, implementation: Module, inferred: Inferred
+) -> Result | None:
+    """A proof of large programs with their layers as loops, if that is one.
+
+    A certificate is of the programs as they were read, so none is proved like this.
+    """
+    large = len(reference.ops) + len(implementation.ops) >= LARGE
+    if check.certificate is not None or not check.layers or not large:
+        return None
+    first, second = rolled(reference), rolled(implementation)
+    if first is reference or second is implementation:
+        return None
+    composed = compose(first, second, inferred.relation)
+    check.done("relation")
+    check.phase("prove", 0.2)
+    proof = without_lemmas(composed, check.clock, check.seconds)
+    if not proof.complete:
+        return None
+    check.classes = len(proof.store.classes)
+    placements = _placements(inferred.relation, second)
+    return _verified(check, proof, inferred, first, second, placements, ())
+
+
+def _placements(relation: Relation, implementation: Module) -> dict[str, str]:
+    """How every output that is checked must be laid out, in words."""
+    return {
+        o.name: "rank by rank"
+        if relation.reference_outputs.get(relation.sources.get("output " + o.name, "")) == PER_RANK
+        else describe(relation.outputs[o.name], implementation.mesh)
+        for o in implementation.outputs
+        if o.name in relation.outputs
+    }
+
+
+def _unrolled(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
+    """The verdict on both programs with their loops written out."""
+    try:
+        first, second = (unrolled(m, UNROLLED) for m in (reference, implementation))
+    except ModuleError as e:
+        return unknown(check, "U02", f"no induction proves the loops, and {e}")
+    return _check(check, first, second, inferred)
 
 
 def _false_lemma(proof: Proof) -> str | None:

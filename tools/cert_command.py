@@ -94,7 +94,10 @@ def replayed(
     relation: Path | None = None,
 ) -> Claim:
     """What a certificate proves of these files. Raises CertificateError, or ModuleError for the files."""
+    from shardproof.ir.module import ModuleError
+    from shardproof.ir.types import Mesh
     from shardproof.passes.fold_ranks import Divergent
+    from shardproof.passes.unfold_ranks import NotUnfolded, unfold_ranks
     from shardproof.solver.certificate import CertificateError
     from shardproof.solver.claims import unique
     from shardproof.solver.meaning import meant
@@ -106,8 +109,15 @@ def replayed(
     from shardproof.solver.statuses import statuses_of
 
     told = Declared() if relation is None else read(relation)
+    own, other = certificate.claim.meshes
+    apart = False
     try:
-        pair = read_pair(reference, [*implementation], told, certificate.claim.meshes)
+        try:
+            pair = read_pair(reference, [*implementation], told, (own, other))
+        except ModuleError:
+            if other != Mesh():
+                raise
+            pair, apart = read_pair(reference, [*implementation], told, (own, None)), True
     except Divergent as error:
         raise CertificateError(str(error)) from None
     first, second = pair.reference, pair.implementation
@@ -120,10 +130,15 @@ def replayed(
 
         known = load(lemmas).lemmas
         library = {use.name: known[use.name] for use in certificate.lemmas if use.name in known}
+    first, second = (with_draws(m.module) for m in both)
+    try:
+        second = unfold_ranks(second) if apart else second
+    except NotUnfolded as error:
+        raise CertificateError(f"the implementation runs on {second.mesh.size} ranks: {error}") from None
     return recheck(
         certificate,
-        with_draws(both[0].module),
-        with_draws(both[1].module),
+        first,
+        second,
         library,
         statuses_of(library.values()),
         defines=unique(a for m in both for a in m.assumptions),

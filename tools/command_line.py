@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from shardproof import __version__
-from shardproof.tools import capture_command, cert_command, lemma_command, relation_command
+from shardproof.tools import capture_command, cert_command, lemma_command, relation_command, xla_command
 from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail, guarded
 from shardproof.tools.options import (
     Format,
@@ -42,6 +42,7 @@ app.add_typer(lemma_command.app)
 app.add_typer(cert_command.app)
 app.add_typer(relation_command.app)
 app.command(short_help="Capture a PyTorch program.")(capture_command.capture)
+app.command("verify-xla", short_help="Check what XLA makes of a JAX function.")(xla_command.verify_xla)
 
 
 class Placement(StrEnum):

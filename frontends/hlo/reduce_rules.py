@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from shardproof.frontends.hlo.instruction import HloInstruction
 from shardproof.frontends.hlo.lower import Bound, Lowering
 from shardproof.frontends.hlo.reducers import arg_reduction, comparator, is_second_parameter, monoids
 from shardproof.ir.module import ModuleError, Value
+from shardproof.ir.types import DType, TensorType
 
 Rule: TypeAlias = Callable[[Lowering, HloInstruction, list[Bound], str], Bound]
 
@@ -52,16 +53,59 @@ def _reduce(state: Lowering, op: HloInstruction, operands: list[Bound], prefix: 
             )
             for k in range(count)
         )
-    if count == 2 and len(dims) == 1 and _counts(state, values[1], dims[0]):
-        kind = arg_reduction(body)
-        if kind is not None and _is_bound(state, values[2], kind) and _is_constant(state, values[3], 0):
-            attrs = {"dim": dims[0], "kind": kind}
-            return state.emit_many("argreduce", values[:1], types, attrs, op, prefix)
+    kind = arg_reduction(body) if count == 2 else None
+    if (
+        kind is not None
+        and len(dims) == 1
+        and _counts(state, values[1], dims[0])
+        and _is_bound(state, values[2], kind)
+        and _is_constant(state, values[3], 0)
+    ):
+        attrs = {"dim": dims[0], "kind": kind}
+        return state.emit_many("argreduce", values[:1], types, attrs, op, prefix)
+    if kind is not None and values[0].type.dtype.kind == "real" and values[1].type.dtype.kind == "int":
+        return _labelled_extremum(state, op, values, dims, kind, prefix)
     kept = [d for d in range(rank) if d not in dims]
     free = tuple(
         ((*(d for _ in range(count)), *(-1 for _ in range(count))), (k,) * count) for k, d in enumerate(kept)
     )
     return opaque(state, op, operands, prefix, free)
+
+
+def _labelled_extremum(
+    state: Lowering,
+    op: HloInstruction,
+    values: Sequence[Value],
+    dims: tuple[int, ...],
+    kind: str,
+    prefix: str,
+) -> Bound:
+    """The extremum of reals and the least of the integers beside those that have it, NaN apart.
+
+    So a partitioner combines the results of shards, which hold positions in the whole.
+    """
+    x, labels, start, first = values
+    low, high = shapes_of(op)
+    kept = tuple(d for d in range(len(x.type.shape)) if d not in dims)
+    equal = {"direction": "EQ", "total": False}
+    best = state.emit("reduce", (x, start), low, {"dims": dims, "kind": kind}, op, prefix, "0")
+    last = np.asarray((1 << (labels.type.dtype.bits - 1)) - 1, dtype=labels.type.dtype.storage)
+    scalar = state.emit("constant", (), first.type, {"value": last}, op, prefix, "last")
+
+    def where_equal(a: Value, b: Value, label: Value, part: str) -> Value:
+        """The label where both are equal, else the largest integer."""
+        mask = TensorType(DType.BOOL, a.type.shape)
+        held = state.emit("compare", (a, b), mask, equal, op, prefix, f"{part}held")
+        rest = state.emit("broadcast_in_dim", (scalar,), label.type, {"dims": ()}, op, prefix, f"{part}rest")
+        return state.emit("select", (held, label, rest), label.type, {}, op, prefix, f"{part}label")
+
+    spread = state.emit("broadcast_in_dim", (best,), x.type, {"dims": kept}, op, prefix, "spread")
+    inside = where_equal(x, spread, labels, "")
+    found = state.emit("reduce", (inside, scalar), high, {"dims": dims, "kind": "min"}, op, prefix, "found")
+    starts = state.emit("broadcast_in_dim", (start,), low, {"dims": ()}, op, prefix, "start")
+    firsts = state.emit("broadcast_in_dim", (first,), high, {"dims": ()}, op, prefix, "first")
+    outside = where_equal(starts, best, firsts, "start")
+    return best, state.emit("minimum", (found, outside), high, {}, op, prefix, "1")
 
 
 def _producer(state: Lowering, value: Value) -> tuple[str, tuple[Value, ...], Mapping[str, object]]:

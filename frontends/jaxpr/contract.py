@@ -1,11 +1,14 @@
-"""Primitives that contract, reduce, accumulate and sort."""
+"""Primitives that contract, reduce and sort."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule, identity
+from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
+from shardproof.frontends.jaxpr.unknown import structure
+from shardproof.frontends.jaxpr.walk import evaluate, opened
 from shardproof.ir.module import ModuleError, Value
 from shardproof.ir.types import DType, TensorType
 
@@ -84,74 +87,14 @@ def _argreduction(kind: str) -> Rule:
     return rule
 
 
-def _cumulative(kind: str) -> Rule:
-    """A reduction over all positions up to each one, or from it on."""
-
-    def rule(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-        eqn.only("axis", "reverse")
-        (x,), dim = operands, eqn.params["axis"]
-        rank, extent = len(x.type.shape), x.type.shape[eqn.params["axis"]]
-        if extent == 0:
-            return (x,)
-        edge = tuple(extent - 1 if d == dim else 0 for d in range(rank))
-        none, ones = (0,) * rank, (1,) * rank
-        low, high = (none, edge) if eqn.params["reverse"] else (edge, none)
-        init = state.constant(identity(kind, x.type.dtype), x.type.dtype)
-        sizes = tuple(extent if d == dim else 1 for d in range(rank))
-        return (
-            state.op(
-                "reduce_window",
-                (x, init),
-                x.type,
-                kind=kind,
-                sizes=sizes,
-                strides=ones,
-                base_dilations=ones,
-                window_dilations=ones,
-                pad_low=low,
-                pad_high=high,
-            ),
-        )
-
-    return rule
-
-
-def _cumlogsumexp(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-    eqn.only("axis", "reverse")
-    (x,), dim = operands, eqn.params["axis"]
-    free = tuple(((d,), (d,)) for d in range(len(x.type.shape)) if d != dim)
-    name = f"cumlogsumexp dim={dim} reverse={bool(eqn.params['reverse'])}"
-    return state.opaque(name, (x,), eqn.results, free)
-
-
-def _window(kind: str) -> Rule:
-    def rule(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-        eqn.only("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
-        (x,), p = operands, eqn.params
-        return (
-            state.op(
-                "reduce_window",
-                (x, state.constant(identity(kind, x.type.dtype), x.type.dtype)),
-                eqn.result,
-                kind=kind,
-                sizes=tuple(p["window_dimensions"]),
-                strides=tuple(p["window_strides"]),
-                base_dilations=tuple(p["base_dilation"]),
-                window_dilations=tuple(p["window_dilation"]),
-                pad_low=tuple(low for low, _ in p["padding"]),
-                pad_high=tuple(high for _, high in p["padding"]),
-            ),
-        )
-
-    return rule
-
-
 def _sort(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
     eqn.only("dimension", "is_stable", "num_keys")
-    if eqn.params["num_keys"] != 1:
-        raise ModuleError(f"sorts by {eqn.params['num_keys']} keys, 1 is known")
-    dim, stable = eqn.params["dimension"], bool(eqn.params["is_stable"])
+    dim, stable, keys = eqn.params["dimension"], bool(eqn.params["is_stable"]), int(eqn.params["num_keys"])
     types = [x.type for x in operands]
+    if keys != 1:
+        rest = [d for d in range(len(types[0].shape)) if d != dim]
+        free = tuple(((d,) * len(types), (d,) * len(types)) for d in rest)
+        return state.opaque(f"sort keys={keys} dim={dim} stable={stable}", operands, types, free)
     return state.op_many("sort", tuple(operands), types, dim=dim, comparator="lt:0", stable=stable)
 
 
@@ -159,13 +102,72 @@ def _top_k(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequenc
     eqn.only("k", "operand_axis", "axis")
     (x,) = operands
     last = len(x.type.shape) - 1
-    axis = eqn.params.get("axis", eqn.params.get("operand_axis", last))
-    if axis not in (last, -1, None):
-        raise ModuleError(f"takes the largest along dim {axis} of {x.type}, the last one is known")
-    types = [TensorType(eqn.results[0].dtype, eqn.results[0].shape)]
-    types.append(TensorType(DType.S32, eqn.results[1].shape))
+    axis = eqn.params.get("axis", eqn.params.get("operand_axis"))
+    axis = last if axis is None else axis % (last + 1)
+    order = (*(d for d in range(last + 1) if d != axis), axis)
+    back = [order.index(d) for d in range(last + 1)]
+    x = state.transpose(x, order)
+    shape = (*x.type.shape[:-1], eqn.params["k"])
+    types = (TensorType(x.type.dtype, shape), TensorType(DType.S32, shape))
     values, places = state.op_many("top_k", (x,), types, k=eqn.params["k"])
-    return values, state.convert(places, eqn.results[1].dtype)
+    return state.transpose(values, back), state.transpose(state.convert(places, eqn.results[1].dtype), back)
+
+
+_REGIONS: Final = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
+
+
+def region(body: Any, dtype: DType) -> str | None:
+    """The kind of reduction that a function of two scalars is; None for others.
+
+    Bitwise functions of integers are known on bool and integers alike; a sum of truth values is not JAX's.
+    """
+    jaxpr, consts = opened(body)
+    if consts or len(jaxpr.eqns) != 1 or len(jaxpr.invars) != 2:
+        return None
+    (eqn,) = jaxpr.eqns
+    if any(hasattr(v, "val") for v in eqn.invars) or set(eqn.invars) != set(jaxpr.invars):
+        return None
+    if list(eqn.outvars) != list(jaxpr.outvars):
+        return None
+    if dtype is DType.BOOL and eqn.primitive.name in ("add", "mul"):
+        return None
+    return _REGIONS.get(eqn.primitive.name)
+
+
+def _reduce(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    eqn.only("computation", "jaxpr", "consts", "dimensions")
+    dims, body = tuple(sorted(eqn.params["dimensions"])), eqn.params["jaxpr"]
+    if eqn.params.get("consts"):
+        raise ModuleError("reduces by a function with constants of its own")
+    count = len(operands) // 2
+    kind = region(body, operands[0].type.dtype) if count == 1 else None
+    if kind is not None:
+        x, init = operands
+        return (state.op("reduce", (x, init), eqn.result, dims=dims, kind=kind),)
+    rest = [d for d in range(len(operands[0].type.shape)) if d not in dims]
+    given, made = (-1,) * count, range(len(rest))
+    free = tuple(((*(d,) * count, *given), (k,) * count) for k, d in zip(made, rest, strict=True))
+    return state.opaque(f"reduce dims={dims} {{{structure(body)}}}", operands, eqn.results, free)
+
+
+def _reduce_xor(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    eqn.only("axes")
+    dims = tuple(sorted(eqn.params["axes"]))
+    rest = [d for d in range(len(operands[0].type.shape)) if d not in dims]
+    free = tuple(((d,), (k,)) for k, d in enumerate(rest))
+    return state.opaque(f"reduce_xor dims={dims}", operands, eqn.results, free)
+
+
+def _own(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    """As JAX's own implementation by other primitives computes it: every group's rows, the others zero."""
+    import jax
+    from jax._src.lax import lax as internal
+
+    own = getattr(internal, f"_{eqn.name}_impl", None)
+    if own is None:
+        raise ModuleError("has no implementation by other primitives in this version of JAX")
+    given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.source.invars]
+    return evaluate(state, jax.make_jaxpr(partial(own, **eqn.params))(*given), operands)
 
 
 _KINDS: Final = {"sum": "sum", "prod": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
@@ -173,14 +175,12 @@ _KINDS: Final = {"sum": "sum", "prod": "prod", "max": "max", "min": "min", "and"
 RULES: Final[Mapping[str, Rule]] = {
     **{f"reduce_{name}": _reduction(kind) for name, kind in _KINDS.items()},
     **{f"arg{kind}": _argreduction(kind) for kind in ("max", "min")},
-    **{f"reduce_window_{kind}": _window(kind) for kind in ("sum", "max", "min")},
     "conv_general_dilated": _convolution,
-    "cumlogsumexp": _cumlogsumexp,
-    "cummax": _cumulative("max"),
-    "cummin": _cumulative("min"),
-    "cumprod": _cumulative("prod"),
-    "cumsum": _cumulative("sum"),
     "dot_general": _dot_general,
+    "ragged_dot": _own,
+    "ragged_dot_general": _own,
+    "reduce": _reduce,
+    "reduce_xor": _reduce_xor,
     "sort": _sort,
     "top_k": _top_k,
 }

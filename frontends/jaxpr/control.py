@@ -12,7 +12,7 @@ from shardproof.frontends.jaxpr.walk import communicates, evaluate
 from shardproof.ir.module import ModuleError, Value
 from shardproof.ir.types import DType
 
-_BODIES: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+_BODIES: Final = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call", "fwd_jaxpr")
 
 
 def _call(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -51,7 +51,9 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(
         (
             "checkpoint",
+            "call",
             "closed_call",
+            "composite",
             "core_call",
             "core_closed_call",
             "custom_jvp_call",
@@ -59,10 +61,12 @@ RULES: Final[Mapping[str, Rule]] = {
             "custom_partitioning",
             "custom_vjp_call",
             "custom_vjp_call_jaxpr",
+            "custom_vmap_call",
             "jit",
             "pjit",
             "remat",
             "remat2",
+            "remat_opt",
             "xla_call",
         ),
         _call,

@@ -86,6 +86,8 @@ _COMBINE: Final = {
     "scatter": "set",
     "scatter-add": "sum",
     "scatter_add": "sum",
+    "scatter-sub": "sum",
+    "scatter_sub": "sum",
     "scatter-mul": "prod",
     "scatter_mul": "prod",
     "scatter-min": "min",
@@ -98,6 +100,8 @@ _COMBINE: Final = {
 def _scatter(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
     eqn.only("dimension_numbers", "unique_indices", "mode", "update_jaxpr", "update_consts")
     x, indices, updates = operands
+    if eqn.name in ("scatter-sub", "scatter_sub"):
+        updates = state.elementwise("negate", updates)
     numbers = eqn.params["dimension_numbers"]
     batching = tuple(getattr(numbers, "operand_batching_dims", ()))
     kept = [d for d in range(len(x.type.shape)) if d not in (*numbers.inserted_window_dims, *batching)]
@@ -133,32 +137,9 @@ def _dynamic_update_slice(state: Lowering, eqn: Equation, operands: Sequence[Val
     return (state.op("dynamic_update_slice", tuple(operands), eqn.result),)
 
 
-def _select_and_scatter_add(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-    eqn.only("select_prim", "window_dimensions", "window_strides", "padding")
-    p = eqn.params
-    window = {n: tuple(p[n]) for n in ("window_dimensions", "window_strides", "padding")}
-    return state.opaque(f"select_and_scatter_add {p['select_prim']} {window}", operands, eqn.results)
-
-
-def _threefry(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-    eqn.only()
-    shape = eqn.results[0].shape
-    whole = tuple(state.spread(x, shape) for x in operands)
-    free = tuple(((d,) * 4, (d,) * 2) for d in range(len(shape)))
-    return state.opaque("threefry2x32", whole, eqn.results, free)
-
-
-def _words(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-    return operands
-
-
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(_COMBINE, _scatter),
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
-    "random_unwrap": _words,
-    "random_wrap": _words,
-    "select_and_scatter_add": _select_and_scatter_add,
-    "threefry2x32": _threefry,
 }

@@ -69,7 +69,7 @@ def _split(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequenc
 
 def _concatenate(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
     eqn.only("dimension")
-    return (state.concatenate(operands, eqn.params["dimension"]),)
+    return (state.concatenate(operands, int(eqn.params["dimension"])),)
 
 
 def _stack(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -78,6 +78,18 @@ def _stack(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequenc
     shape = operands[0].type.shape
     rows = [state.reshape(x, (*shape[:dim], 1, *shape[dim:])) for x in operands]
     return (state.concatenate(rows, dim),)
+
+
+def _unstack(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    eqn.only("axis")
+    (x,), dim = operands, eqn.params["axis"]
+    shape = x.type.shape
+    found = []
+    for at in range(shape[dim]):
+        starts = [at if d == dim else 0 for d in range(len(shape))]
+        limits = [at + 1 if d == dim else n for d, n in enumerate(shape)]
+        found.append(state.reshape(state.slice(x, starts, limits), (*shape[:dim], *shape[dim + 1 :])))
+    return found
 
 
 def _tile(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -123,4 +135,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "stack": _stack,
     "tile": _tile,
     "transpose": _transpose,
+    "unstack": _unstack,
 }

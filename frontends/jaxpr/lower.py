@@ -65,7 +65,7 @@ def lower(
 
 
 def _only_call(jaxpr: Any) -> Any | None:
-    """The `shard_map` over all axes that is all of a program, its arguments inputs or constants, each once."""
+    """The `shard_map` over all axes that is the program, its arguments inputs or constants, each once."""
     if len(jaxpr.eqns) != 1 or jaxpr.eqns[0].primitive.name != "shard_map":
         return None
     (eqn,) = jaxpr.eqns

@@ -27,6 +27,7 @@ _OPAQUE: Final[Mapping[str, str]] = {
     "igammac": "igammac",
     "igamma_grad_a": "igamma_grad_a",
     "lgamma": "lgamma",
+    "mulhi": "mulhi",
     "nextafter": "nextafter",
     "polygamma": "polygamma",
     "random_gamma_grad": "random_gamma_grad",
@@ -101,6 +102,13 @@ def _integer_pow(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> S
     if found is None:
         return (one,)
     return (found if exponent > 0 else state.elementwise("divide", one, found),)
+
+
+def _multiply(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    """A product in a wider type, if one is asked for, is that of the wider factors."""
+    eqn.only("out_dtype")
+    factors = (state.convert(state.spread(x, eqn.result.shape), eqn.result.dtype) for x in operands)
+    return (state.op("multiply", tuple(factors), eqn.result),)
 
 
 def _square(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -231,6 +239,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "erfc": _erfc,
     "exp2": _exp2,
     "integer_pow": _integer_pow,
+    "mul": _multiply,
     "pow": _pow,
     "reduce_precision": _reduce_precision,
     "round": _round,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from shardproof.frontends.jaxpr import collectives, contract, control, indexing, layout, pointwise, sharded
-from shardproof.frontends.jaxpr.state import Rule
+from shardproof.frontends.jaxpr import (
+    collectives,
+    contract,
+    control,
+    indexing,
+    layout,
+    linear_algebra,
+    pointwise,
+    random_keys,
+    sharded,
+    windows,
+)
+from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
+from shardproof.frontends.jaxpr.unknown import lower_unknown
+from shardproof.ir.module import Value
 
 RULES: Final[Mapping[str, Rule]] = {
     **pointwise.RULES,
@@ -16,4 +29,18 @@ RULES: Final[Mapping[str, Rule]] = {
     **collectives.RULES,
     **control.RULES,
     **sharded.RULES,
+    **windows.RULES,
+    **linear_algebra.RULES,
+    **random_keys.RULES,
 }
+
+
+def rule_of(eqn: Any) -> Rule:
+    """The rule of an equation; primitives without one are functions known by name, or refused."""
+    if eqn.primitive.name in random_keys.MOVED and random_keys.holds_keys(eqn):
+        return _moved
+    return RULES.get(eqn.primitive.name, lower_unknown)
+
+
+def _moved(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    return random_keys.moved(state, eqn.source, operands)

@@ -43,6 +43,8 @@ class ShardMap:
 def spec_of(spec: Any) -> Spec:
     """A `PartitionSpec` as axes by dim."""
     found = {}
+    if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
+        raise ModuleError(f"the partition {spec} leaves sums over ranks open")
     for dim, entry in enumerate(spec):
         axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
         if not all(isinstance(a, str) for a in axes):

@@ -56,7 +56,7 @@ def dtype_of(dtype: Any) -> DType:
 def type_of(aval: Any) -> TensorType:
     """The tensor type of an abstract value; a random key is its words. Raises ModuleError."""
     shape = getattr(aval, "shape", None)
-    if shape is None:
+    if shape is None or hasattr(aval, "inner_aval"):
         raise ModuleError(f"a value of type {aval}, which is no array")
     if not all(type(n) is int for n in shape):
         raise ModuleError(f"a value of type {aval}, whose extents are not all known")
@@ -97,8 +97,6 @@ IDLE: Final = frozenset(
         "precision",
         "accuracy",
         "out_sharding",
-        "out_type",
-        "out_dtype",
         "sharding",
         "weak_type",
         "indices_are_sorted",
@@ -133,6 +131,20 @@ class Lowering:
             name = f"{stem}.{number}" if number else stem
             if name not in self._taken:
                 return Value(name, type, self.location)
+
+    def nested(self) -> Lowering:
+        """The state for a function that becomes a module of its own, at this place."""
+        inner = Lowering(self.mesh, ())
+        inner.places, inner.location, inner.manual = self.places, self.location, self.manual
+        return inner
+
+    def known(self, x: Value) -> Array | None:
+        """The integer or truth value of a scalar that a constant gives."""
+        maker = next((op for op in reversed(self.ops) if x in op.results), None)
+        if maker is None or maker.opcode != "constant" or x.type.shape:
+            return None
+        found: Array = maker.attrs["value"]
+        return found if x.type.dtype.kind in ("int", "bool") else None
 
     def claim(self, names: Iterable[str]) -> None:
         """Keep `names` for values that are made elsewhere."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule, array_of, type_of
 from shardproof.ir.module import ModuleError, Value
+from shardproof.ir.types import Location
 
 _COLLECTIVES: Final = frozenset(
     {
@@ -53,7 +54,10 @@ def equations(body: Any) -> Iterator[Any]:
 
 def communicates(body: Any) -> bool:
     """Whether an equation in it exchanges values between ranks."""
-    return any(eqn.primitive.name in _COLLECTIVES for eqn in equations(body))
+    return any(
+        eqn.primitive.name in _COLLECTIVES and (eqn.primitive.name != "pbroadcast" or "source" in eqn.params)
+        for eqn in equations(body)
+    )
 
 
 def constants(state: Lowering, values: Sequence[Any]) -> list[Value]:
@@ -67,7 +71,7 @@ def constants(state: Lowering, values: Sequence[Any]) -> list[Value]:
 
 def evaluate(state: Lowering, body: Any, arguments: Sequence[Value]) -> tuple[Value, ...]:
     """The results of a closed or constant-free jaxpr on `arguments`, as operators appended to `state`."""
-    from shardproof.frontends.jaxpr.rules import RULES
+    from shardproof.frontends.jaxpr.rules import rule_of
 
     jaxpr, consts = opened(body)
     if len(arguments) != len(jaxpr.invars):
@@ -78,41 +82,44 @@ def evaluate(state: Lowering, body: Any, arguments: Sequence[Value]) -> tuple[Va
     for eqn in jaxpr.eqns:
         location = state.places.at(eqn, outer)
         with state.inside(location):
-            for variable, value in zip(eqn.outvars, _results(state, RULES, eqn, bound), strict=True):
+            for variable, value in zip(eqn.outvars, _results(state, rule_of, eqn, bound), strict=True):
                 bound[variable] = value
     return tuple(_operand(state, bound, v) for v in jaxpr.outvars)
 
 
 def _results(
-    state: Lowering, rules: Mapping[str, Rule], eqn: Any, bound: Mapping[Any, Value]
+    state: Lowering, rule_of: Callable[[Any], Rule], eqn: Any, bound: Mapping[Any, Value]
 ) -> Sequence[Value]:
     name = eqn.primitive.name
     try:
-        rule = rules.get(name)
-        if rule is None:
-            raise ModuleError("the primitive is not known")
+        rule = rule_of(eqn)
         equation = Equation(eqn, state.location)
         operands = [_operand(state, bound, v) for v in eqn.invars]
         results = rule(state, equation, operands)
         if len(results) != len(equation.results):
             raise ModuleError(f"gives {len(results)} results, {len(equation.results)} are declared")
-        for value, type in zip(results, equation.results, strict=True):
-            if value.type != type:
-                raise ModuleError(f"gives {value.type}, {type} is declared")
+        for value, declared in zip(results, equation.results, strict=True):
+            if value.type != declared:
+                raise ModuleError(f"gives {value.type}, {declared} is declared")
+    except NotRead:
+        raise
     except ModuleError as error:
-        raise Located.at(error, name, state) from None
+        raise NotRead(name, state.location, str(error)) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise NotRead(name, state.location, text) from error
     return results
 
 
-class Located(ModuleError):
-    """An error that already says at which equation."""
+class NotRead(ModuleError):
+    """An equation that has no counterpart here: its primitive, where it was written, and why."""
 
-    @staticmethod
-    def at(error: ModuleError, name: str, state: Lowering) -> ModuleError:
-        if isinstance(error, Located):
-            return error
-        place = f" at {state.location}" if state.location is not None else ""
-        return Located(f"{name}{place}: {error}")
+    def __init__(self, primitive: str, location: Location | None, reason: str) -> None:
+        place = f" at {location}" if location is not None else ""
+        super().__init__(f"{primitive}{place}: {reason}")
+        self.primitive = primitive
+        self.location = location
+        self.reason = reason
 
 
 def _operand(state: Lowering, bound: Mapping[Any, Value], variable: Any) -> Value:

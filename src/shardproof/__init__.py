@@ -22,8 +22,18 @@ if TYPE_CHECKING:
     from shardproof.solver.verdict import Verdict as Verdict
     from shardproof.torch_api import capture_torch as capture_torch
     from shardproof.torch_api import verify_torch as verify_torch
+    from shardproof.xla_api import verify_xla as verify_xla
 
-__all__ = ["Result", "Verdict", "__version__", "capture_torch", "verify", "verify_jax", "verify_torch"]
+__all__ = [
+    "Result",
+    "Verdict",
+    "__version__",
+    "capture_torch",
+    "verify",
+    "verify_jax",
+    "verify_torch",
+    "verify_xla",
+]
 __version__ = "0.1.0"
 
 
@@ -79,6 +89,10 @@ def __getattr__(name: str) -> Any:
         from shardproof import jax_api
 
         return jax_api.verify_jax
+    if name == "verify_xla":
+        from shardproof import xla_api
+
+        return xla_api.verify_xla
     if name in ("capture_torch", "verify_torch"):
         from shardproof import torch_api
 

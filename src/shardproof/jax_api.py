@@ -33,9 +33,10 @@ def verify_jax(
     `jax.ShapeDtypeStruct`s of global shapes, or containers of those. With `mesh` (axis -> size), `in_specs`
     (input -> PartitionSpec) and `out_specs`, `implementation` is the function of one rank as `shard_map`
     takes it; without, it takes and gives whole arrays and calls `shard_map` itself. `ranges` bounds integer
-    inputs: low, high (exclusive). The others are as in `shardproof.verify`. Raises
-    `shardproof.ir.module.ModuleError` (a ValueError) for programs that can't be read; what tracing raises
-    goes through.
+    inputs: low, high (exclusive). The others are as in `shardproof.verify`. A primitive that is not supported
+    makes the verdict `unknown` (U15) and is named with its source line. Raises
+    `shardproof.ir.module.ModuleError` (a ValueError) for arguments that don't fit together; what tracing
+    raises goes through.
     """
     from shardproof.solver.jax_programs import verify_jax as run
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hlo_programs import ADD, PROGRAMS
 
+from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
 
 
@@ -165,9 +166,31 @@ def test_arg_reduction_needs_the_first_index(tie: str, load_text: Callable[..., 
 
 def test_arg_reduction_needs_its_initial_values(load_text: Callable[..., Module]) -> None:
     text = PROGRAMS["argmax"].text.replace("low = f32[] constant(-inf)", "low = f32[] constant(0)")
-    assert "opaque" in [op.opcode for op in load_text(text).ops]
+    assert "argreduce" not in [op.opcode for op in load_text(text).ops]
     text = PROGRAMS["argmax"].text.replace("iota_dimension=1", "iota_dimension=0")
-    assert "opaque" in [op.opcode for op in load_text(text).ops]
+    assert "argreduce" not in [op.opcode for op in load_text(text).ops]
+
+
+@pytest.mark.parametrize("start", ["-inf", "0", "1"])
+@pytest.mark.parametrize("first", [0, 5])
+def test_an_extremum_keeps_the_least_of_other_labels(
+    start: str, first: int, load_text: Callable[..., Module]
+) -> None:
+    """Positions that begin elsewhere, as in a shard, or are in another order; the initial pair counts."""
+    text = PROGRAMS["argmax"].text.replace("constant(-inf)", f"constant({start})")
+    text = text.replace("iota_dimension=1", "iota_dimension=0")
+    text = text.replace("s32[] constant(0)", f"s32[] constant({first})")
+    module = load_text(text)
+    assert "opaque" not in [op.opcode for op in module.ops]
+    (x,) = module.inputs
+    rows, columns = x.value.type.shape
+    for seed in range(20):
+        values = np.random.default_rng(seed).integers(-2, 2, size=(rows, columns)).astype(float)
+        found = [own[0] for own in run(module, {x.name: values}).values()]
+        pairs = [[(float(start), first), *((v, r) for v in own)] for r, own in enumerate(values)]
+        best = [min(own, key=lambda pair: (-pair[0], pair[1])) for own in pairs]
+        index = next(y for y in found if y.dtype.kind == "i")
+        np.testing.assert_array_equal(index.reshape(-1), [label for _, label in best])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _bad(tmp_path: Path, content: bytes) -> str:
         (b"\x00" * 64, "not a serialised HLO module"),
         (b"\x7fELF" + b"\x01" * 60, "not a serialised HLO module"),
         (b"import torch\n", "is text that starts with 'import torch'"),
-        (b"module @jit_f attributes {} {\n}\n", "is MLIR text"),
+        (b"module @jit_f attributes {} {\n}\n", "StableHLO"),
         (b'{"a": 1}', "is text that starts with"),
         (b"HloModule m\nENTRY e {\n  x = f32[2] what is this\n}\n", "line 3"),
         ("HloModule m\nENTRY é {}".encode(), "line 2"),

@@ -140,3 +140,21 @@ def test_a_quotient_below_zero_is_floored() -> None:
     i = a.fresh(4)
     d = a.digit(shift(index(i), -2), 2, 6)
     assert [value(a, d, {i: v}) for v in range(4)] == [5, 5, 0, 0]
+
+
+def test_what_is_below_a_common_stride_does_not_change_a_digit_above_it() -> None:
+    a = Accesses()
+    rank, own = a.fresh(4), a.fresh(2)
+    head = a.flatten([rank, own])
+    assert a.digit(head, 4, 2) == a.digit(index(rank), 2, 2)
+    assert a.digit(head, 1, 4) == a.add(scale(a.digit(index(rank), 1, 2), 2), index(own))
+    assert a.digit(scale(index(rank), 2), 4, 2) == a.digit(index(rank), 2, 2)
+
+
+def test_what_reaches_a_common_stride_stays_in_the_digit() -> None:
+    a = Accesses()
+    i, j = a.fresh(4), a.fresh(3)
+    e = a.add(scale(index(i), 2), index(j))
+    assert a.digit(e, 4, 2) != a.digit(index(i), 2, 2)
+    assert [value(a, a.digit(e, 4, 2), {i: 1, j: v}) for v in range(3)] == [0, 0, 1]
+    assert [value(a, a.digit(shift(e, 1), 1, 4), {i: 1, j: v}) for v in range(3)] == [3, 0, 1]

@@ -1,0 +1,1 @@
+"""Programs that XLA has partitioned: tracing, lowering and partitioning without devices."""

@@ -1,0 +1,395 @@
+"""Small changes of a program that mistakes in distributed code call for, by kind of mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from shardproof.ir.module import Module, Op, Value
+from shardproof.ir.types import Mesh, TensorType
+from shardproof.solver.relation import rank_groups
+from shardproof.solver.trial_runs import Edit, TrialRuns
+
+ARITHMETIC: Final = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
+MOVES: Final = frozenset(
+    {"broadcast_in_dim", "concatenate", "convert", "reshape", "reverse", "slice", "transpose"}
+)
+"""Operators that only move elements, on one rank."""
+LINEAR: Final = MOVES | {"add", "divide", "dot_general", "multiply", "negate", "reduce", "select", "subtract"}
+_MOST_MOVES: Final = 200
+_EXTENTS: Final = 8
+_AXES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """An edit of the results of some operators that are written alike, and what it is in words.
+
+    `over` are the axes that it is about.
+    """
+
+    kind: str
+    ops: tuple[Op, ...]
+    edit: Edit
+    code: str
+    expected: str
+    found: str
+    repair: str
+    over: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> Value:
+        return self.ops[0].result
+
+
+@dataclass(slots=True)
+class Edits:
+    """The edits of the operators that lead to the outputs that differ, likely kinds of mistake first."""
+
+    module: Module
+    runs: TrialRuns
+    ops: Sequence[Op]
+    constant: set[str]
+    axes: list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]] = field(init=False)
+    idle: list[Op] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.axes = axis_groups(self.module.mesh)
+        sums = [op for op in self.ops if op.opcode == "all_reduce" and op.attrs["kind"] == "sum"]
+        self.idle = [op for op in sums if not self.runs.vary(op.operands[0], op.attrs["groups"])]
+
+    def families(self) -> Iterator[Iterator[Repair]]:
+        """Edits of one kind after the other."""
+        others = [op for op in self.ops if op.opcode == "all_reduce" and op not in self.idle]
+        sizes = {len(groups[0]) for _, groups in self.axes}
+        extents = {n for op in self.ops for n in op.result.type.shape if n > 1} - sizes
+        yield self._left_out(self.idle)
+        yield self._regrouped()
+        yield self._positions()
+        yield self._summed(("sum", "max", "min"), again=False)
+        yield self._moved(self.idle)
+        yield self._left_out(others)
+        yield self._summed(("mean",), again=False)
+        yield self._scaled(sorted(sizes))
+        yield self._summed(("sum", "mean"), again=True)
+        yield self._moved(others)
+        yield self._scaled(sorted(extents)[:_EXTENTS])
+        yield self._dropped()
+
+    def _alike(self, op: Op) -> tuple[Op, ...]:
+        """The operators that are the same one in other rounds of a loop, with it."""
+        if op.location is None:
+            return (op,)
+        return tuple(
+            o
+            for o in self.ops
+            if o.opcode == op.opcode and o.location == op.location and o.result.type == op.result.type
+        )
+
+    def _each(self) -> Iterator[tuple[Op, ...]]:
+        """Operators that make reals, each alone, then those of all rounds of a loop together."""
+        several: dict[tuple[str, ...], tuple[Op, ...]] = {}
+        for op in self.ops:
+            if len(op.results) == 1 and op.result.type.dtype.kind == "real":
+                yield (op,)
+                group = self._alike(op)
+                if len(group) > 1:
+                    several[tuple(o.result.name for o in group)] = group
+        yield from several.values()
+
+    def _left_out(self, ops: Sequence[Op]) -> Iterator[Repair]:
+        for op in ops:
+            n, name = len(op.attrs["groups"][0]), op.result.name
+            found = f"adds up what each of {n} ranks holds whole: it is {_times(n)} too large"
+            if op not in self.idle:
+                found = "joins what each rank needs of its own"
+            for group in dict.fromkeys(((op,), self._alike(op))):
+                edit = Edit({o.result.name: o.operands[0].name for o in group})
+                wanted = f"`{op.operands[0].name}` as each rank holds it"
+                yield Repair("without", group, edit, "R02", wanted, found, f"leaving out `{name}`")
+
+    def _regrouped(self) -> Iterator[Repair]:
+        """Collectives over other axes, and permutes the other way round."""
+        for op in self.ops:
+            if op.opcode == "collective_permute":
+                for words, pairs in _permutes(op, self.module.mesh):
+                    changed = Op(op.opcode, op.operands, (_new(op.result.type),), {"pairs": pairs})
+                    yield self._replaced(op, changed, words, f"sends {_shown(op.attrs['pairs'])}")
+            if op.opcode not in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter"):
+                continue
+            size = len(op.attrs["groups"][0])
+            for axes, groups in self.axes:
+                if groups == op.attrs["groups"] or (op.opcode != "all_reduce" and len(groups[0]) != size):
+                    continue
+                changed = Op(op.opcode, op.operands, (_new(op.result.type),), {**op.attrs, "groups": groups})
+                wanted = f"{op.opcode} over {'+'.join(axes)}, groups {_shown(groups)}"
+                yield self._replaced(op, changed, wanted, f"runs over groups {_shown(op.attrs['groups'])}")
+            if op.opcode == "all_reduce":
+                for kind in ("sum", "max", "min"):
+                    if kind != op.attrs["kind"]:
+                        attrs = {**op.attrs, "kind": kind}
+                        changed = Op(op.opcode, op.operands, (_new(op.result.type),), attrs)
+                        yield self._replaced(op, changed, f"the {kind}", f"is the {op.attrs['kind']}")
+
+    def _positions(self) -> Iterator[Repair]:
+        """Slices at positions that are another function of the rank."""
+        for op in self.ops:
+            first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(op.opcode)
+            if first is None:
+                continue
+            sizes = op.attrs["sizes"] if first == 1 else op.operands[1].type.shape
+            for d, n in enumerate(op.operands[0].type.shape):
+                x = op.operands[first + d]
+                now = self.runs.numbers(x)
+                if now is None or sizes[d] == n:
+                    continue
+                for table in self._tables(sizes[d], n - sizes[d]):
+                    moved = [b - a for a, b in zip(now, table, strict=True)]
+                    if any(moved):
+                        yield from self._shifted(op, first + d, moved, now, table)
+
+    def _tables(self, size: int, last: int) -> Iterator[tuple[int, ...]]:
+        """Positions of each rank up to `last`."""
+        seen: set[tuple[int, ...]] = set()
+        for _, groups in self.axes:
+            n = len(groups[0])
+            place = {r: k for group in groups for k, r in enumerate(group)}
+            order = [place[r] for r in range(self.module.mesh.size)]
+            for m in (m for m in range(1, n) if n % m == 0):
+                for by in (size, 1):
+                    for numbers in (
+                        tuple(k // m * by for k in order),
+                        tuple(k // m * m * by for k in order),
+                        tuple(k % m * by for k in order),
+                        tuple((n - 1 - k) // m * by for k in order),
+                    ):
+                        if numbers not in seen and max(numbers) <= last:
+                            seen.add(numbers)
+                            yield numbers
+
+    def _shifted(
+        self,
+        op: Op,
+        number: int,
+        moved: Sequence[int],
+        now: Sequence[int],
+        wanted: Sequence[int],
+    ) -> Iterator[Repair]:
+        for group in dict.fromkeys(((op,), self._alike(op))):
+            edit = Edit({o.result.name: _moved_slice(o, number, moved) for o in group})
+            own = f"positions {_listed(wanted)} on the ranks"
+            free = tuple(
+                axes[0]
+                for axes, groups in self.axes
+                if len(axes) == 1 and all(len({wanted[r] for r in g}) == 1 for g in groups)
+            )
+            found = f"is at positions {_listed(now)} on the ranks"
+            yield Repair("position", group, edit, "R03", own, found, f"using {own}", free)
+
+    def _replaced(self, op: Op, changed: Op, wanted: str, found: str) -> Repair:
+        edit = Edit({op.result.name: (changed,)})
+        return Repair("instead", (op,), edit, "R02", wanted, found, f"using {wanted}")
+
+    def _summed(self, kinds: Sequence[str], again: bool) -> Iterator[Repair]:
+        """All-reduces after values; `again` for those that are summed over the same ranks further on."""
+        for kind in kinds:
+            for axes, groups in self.axes:
+                later = self._summed_later(groups)
+                for ops in self._each():
+                    if all(o.result.name in later for o in ops) != again:
+                        continue
+                    repair = self._reduced(ops, kind, axes, groups)
+                    if repair is not None:
+                        yield repair
+
+    def _reduced(
+        self, ops: tuple[Op, ...], kind: str, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
+    ) -> Repair | None:
+        """An all-reduce after some operators, those left out that have one already."""
+        held = tuple(o for o in ops if len(ops) == 1 or not self._joined(o, groups))
+        if not held or not any(self.runs.vary(o.result, groups) for o in held):
+            return None
+        edit = Edit({o.result.name: _all_reduce(o.result, kind, groups) for o in held})
+        over, name = "+".join(axes), held[0].result.name
+        whole = {"max": "maximum", "min": "minimum"}.get(kind, kind)
+        return Repair(
+            kind,
+            held,
+            edit,
+            "R02",
+            f"the {whole} of `{name}` over {over}",
+            f"`{name}` is a partial {whole} over {over}: the {whole} over {over} is missing",
+            f"an all-reduce over {over} after it",
+            axes,
+        )
+
+    def _summed_later(self, groups: tuple[tuple[int, ...], ...]) -> set[str]:
+        """Values that lead to a sum over these ranks, or more, through linear operators."""
+        found: set[str] = set()
+        for op in reversed(self.ops):
+            if op.opcode == "all_reduce" and op.attrs["kind"] == "sum":
+                if all(any(set(g) <= set(h) for h in op.attrs["groups"]) for g in groups):
+                    found.add(op.operands[0].name)
+            elif op.opcode in LINEAR and any(v.name in found for v in op.results):
+                found.update(x.name for x in op.operands)
+        return found
+
+    def _joined(self, op: Op, groups: tuple[tuple[int, ...], ...]) -> bool:
+        return any(
+            o.opcode == "all_reduce" and o.operands[0].name == op.result.name and o.attrs["groups"] == groups
+            for o in self.ops
+        )
+
+    def _moved(self, ops: Sequence[Op]) -> Iterator[Repair]:
+        """A sum elsewhere than where it is."""
+        tried = 0
+        for gone in ops:
+            groups, kind = gone.attrs["groups"], gone.attrs["kind"]
+            axes = next((a for a, g in self.axes if g == groups), ())
+            for part, own in [(axes, groups)] if gone not in self.idle else self.axes:
+                for op in self.ops:
+                    if len(op.results) != 1 or op is gone or op.result.type.dtype.kind != "real":
+                        continue
+                    if not self.runs.vary(op.result, own):
+                        continue
+                    tried += 1
+                    if tried > _MOST_MOVES:
+                        return
+                    changes: dict[str, tuple[Op, ...] | str] = {gone.result.name: gone.operands[0].name}
+                    changes[op.result.name] = _all_reduce(op.result, kind, own)
+                    over = "+".join(part)
+                    first = min(op, gone, key=self.ops.index)
+                    yield Repair(
+                        "moved",
+                        (first,),
+                        Edit(changes),
+                        "R02",
+                        f"the {kind} of `{op.result.name}` over {over}",
+                        f"`{gone.result.name}` is a {kind} over {'+'.join(axes)} in the wrong place: "
+                        f"that of `{op.result.name}` over {over} is needed",
+                        f"an all-reduce of `{op.result.name}` in place of `{gone.result.name}`",
+                        part,
+                    )
+
+    def _scaled(self, sizes: Sequence[int]) -> Iterator[Repair]:
+        for ops in self._each():
+            for n in sizes:
+                for large in (True, False):
+                    edit = Edit({o.result.name: _times_number(o.result, n, large) for o in ops})
+                    name = ops[0].result.name
+                    found = f"is {_times(n)} too {'large' if large else 'small'}"
+                    undone = f"{'dividing' if large else 'multiplying'} `{name}` by {n}"
+                    wanted = f"1/{n} of it" if large else f"{n} times as much"
+                    yield Repair("scale", ops, edit, "R04", wanted, found, undone)
+
+    def _dropped(self) -> Iterator[Repair]:
+        """One operand in place of the result; operands or branches swapped."""
+        for op in self.ops:
+            if len(op.results) != 1 or op.result.type.dtype.kind != "real":
+                continue
+            for group in dict.fromkeys(((op,), self._alike(op))):
+                if op.opcode in ("subtract", "divide", "select", "dot_general"):
+                    yield from _swapped(group)
+                for k, x in enumerate(op.operands):
+                    if x.type != op.result.type or not (op.opcode in ARITHMETIC or op.opcode == "select"):
+                        continue
+                    edit = Edit({o.result.name: o.operands[k].name for o in group})
+                    found, repair = f"is {op.opcode} of it and others", f"using `{x.name}` in its place"
+                    yield Repair("drop", group, edit, "R05", f"`{x.name}` as it is", found, repair)
+
+
+def axis_groups(mesh: Mesh) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
+    """Every set of axes that are divided, few axes first, with its groups."""
+    names = [name for name, size in mesh.axes if size > 1][:_AXES]
+    sets = [c for k in range(1, len(names) + 1) for c in combinations(names, k)]
+    return [(c, rank_groups(mesh, c)) for c in sets]
+
+
+def _new(type: TensorType) -> Value:
+    return Value("in its place", type)
+
+
+def _times(n: int) -> str:
+    return "twice" if n == 2 else f"{n} times"
+
+
+def _shown(groups: Sequence[Sequence[int]]) -> str:
+    text = " ".join("{" + ",".join(map(str, g)) + "}" for g in groups)
+    return text if len(text) < 60 else text[:56] + " ..."
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
+
+
+def _moved_slice(op: Op, number: int, moved: Sequence[int]) -> tuple[Op, ...]:
+    """A slice with one of its positions moved by an integer of each rank."""
+    x = op.operands[number]
+    whole, one = (Value(n, TensorType(x.type.dtype, (k,))) for n, k in (("of all", len(moved)), ("own", 1)))
+    rank, own, at = (Value(n, TensorType(x.type.dtype, ())) for n in ("rank", "by", "position"))
+    operands = (*op.operands[:number], at, *op.operands[number + 1 :])
+    return (
+        Op("constant", (), (whole,), {"value": np.asarray(moved).astype(x.type.dtype.storage)}),
+        Op("rank_id", (), (rank,)),
+        Op("dynamic_slice", (whole, rank), (one,), {"sizes": (1,)}),
+        Op("reshape", (one,), (own,)),
+        Op("add", (x, own), (at,)),
+        Op(op.opcode, operands, (_new(op.result.type),), op.attrs),
+    )
+
+
+def _number(like: TensorType, n: int) -> tuple[Op, Op]:
+    scalar = Value("number", TensorType(like.dtype, ()))
+    number = Op("constant", (), (scalar,), {"value": np.asarray(n, like.dtype.storage)})
+    return number, Op("broadcast_in_dim", (scalar,), (Value("numbers", like),), {"dims": ()})
+
+
+def _times_number(x: Value, n: int, divided: bool) -> tuple[Op, ...]:
+    number, numbers = _number(x.type, n)
+    opcode = "divide" if divided else "multiply"
+    return number, numbers, Op(opcode, (x, numbers.result), (_new(x.type),))
+
+
+def _all_reduce(x: Value, kind: str, groups: tuple[tuple[int, ...], ...]) -> tuple[Op, ...]:
+    own = "sum" if kind == "mean" else kind
+    total = Op("all_reduce", (x,), (Value("total", x.type),), {"kind": own, "groups": groups})
+    return (total, *_times_number(total.result, len(groups[0]), True)) if kind == "mean" else (total,)
+
+
+def _permutes(op: Op, mesh: Mesh) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
+    pairs = op.attrs["pairs"]
+    turned = tuple((b, a) for a, b in pairs)
+    if set(turned) != set(pairs):
+        yield "the ranks the other way round", turned
+    for axes, groups in axis_groups(mesh):
+        n = len(groups[0])
+        for shift in (1, n - 1):
+            for whole in (True, False):
+                moved = tuple(
+                    (g[k], g[(k + shift) % n])
+                    for g in groups
+                    for k in range(n)
+                    if whole or 0 <= k + (shift if shift == 1 else -1) < n
+                )
+                if set(moved) not in (set(pairs), set(turned)):
+                    yield f"{_shown(moved)} along {'+'.join(axes)}", moved
+
+
+def _swapped(group: tuple[Op, ...]) -> Iterator[Repair]:
+    op = group[0]
+    first = 1 if op.opcode == "select" else 0
+    a, b = op.operands[first : first + 2]
+    if a.type != b.type:
+        return
+    changes = {}
+    for o in group:
+        own = (*o.operands[:first], o.operands[first + 1], o.operands[first])
+        changes[o.result.name] = (Op(o.opcode, own, (_new(o.result.type),), o.attrs),)
+    expected, found = (f"{op.opcode} of {x.name} and {y.name}" for x, y in ((b, a), (a, b)))
+    yield Repair("swap", group, Edit(changes), "R05", expected, found, "swapping the operands")
+
+

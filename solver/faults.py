@@ -1,0 +1,246 @@
+"""The place of a mistake: the small change with which the outputs agree, or where what is right ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from shardproof.ir.module import Module, Op, Value
+from shardproof.ir.numpy_meaning import InterpretError
+from shardproof.passes.normalise import Normalised, apply
+from shardproof.passes.views import Unsupported, View
+from shardproof.solver.counterpart import Alignment
+from shardproof.solver.edits import MOVES, Edits, Repair
+from shardproof.solver.finding import ALONE, Finding
+from shardproof.solver.outcome import Difference
+from shardproof.solver.prove import Clock, TimeUp
+from shardproof.solver.repairs import repaired
+from shardproof.solver.traces import Trace
+from shardproof.solver.trial_runs import TrialRuns
+
+PATIENCE: Final = 4.0
+"""Seconds that changes are tried for."""
+_ADDS: Final = ("add", "subtract")
+
+
+def fault(
+    alignment: Alignment,
+    failing: Sequence[str],
+    difference: Difference,
+    clock: Clock,
+    otherwise: Callable[[], Finding | None],
+) -> Finding | None:
+    """The mistake that made a difference.
+
+    Of programs that are small enough to be run often that is a change with which all outputs agree; then
+    what is found `otherwise` if repairing it proves them; then a change with which some agree; then where
+    values stop being the reference's.
+    """
+    composed = alignment.proof.composed
+    runs = TrialRuns.of(
+        composed.reference, composed.implementation, composed.expected, difference.seed, composed.ranges
+    )
+    if runs is None:
+        return otherwise()
+    wrong = runs.failing()
+    ops = leading_to(alignment.implementation, wrong & set(failing))
+    constant = _constants(alignment.implementation)
+    try:
+        found = _repair(Edits(alignment.implementation, runs, ops, constant), wrong, clock)
+    except InterpretError:
+        return otherwise()
+    if found is not None and found[1]:
+        return _mended(alignment, failing, *found, runs, constant)
+    other = otherwise()
+    if other is not None and other.proves:
+        return other
+    if found is not None:
+        return _mended(alignment, failing, *found, runs, constant)
+    if alignment.reference.mesh.size > 1:
+        return other
+    trace = Trace(alignment.implementation, alignment.reference, runs, constant)
+    return _departure(alignment, trace, wrong & set(failing)) or other
+
+
+def _mended(
+    alignment: Alignment,
+    failing: Sequence[str],
+    repair: Repair,
+    complete: bool,
+    runs: TrialRuns,
+    constant: set[str],
+) -> Finding:
+    found = _finding(alignment, failing, repair, complete)
+    if repair.kind == "position" and alignment.reference.mesh.size == 1:
+        trace = Trace(alignment.implementation, alignment.reference, runs, constant)
+        before = trace.position(repair.ops[0], repair.over)
+        return replace(found, op=before, value=before.result)
+    return found
+
+
+def _constants(module: Module) -> set[str]:
+    """Values that are made of constants alone, the same on every rank."""
+    found: set[str] = set()
+    for op in module.ops:
+        if op.opcode not in ("rank_id", "rng") and all(x.name in found for x in op.operands):
+            found.update(v.name for v in op.results)
+    return found
+
+
+def leading_to(module: Module, outputs: set[str] | frozenset[str]) -> list[Op]:
+    """The operators that some outputs depend on, in order."""
+    needed = {o.value.name for o in module.outputs if o.name in outputs}
+    found = []
+    for op in reversed(module.ops):
+        if any(v.name in needed for v in op.results):
+            needed.update(x.name for x in op.operands)
+            found.append(op)
+    return found[::-1]
+
+
+def _repair(edits: Edits, wrong: frozenset[str], clock: Clock) -> tuple[Repair, bool] | None:
+    """The change that mends most outputs, of the likeliest kind, and whether it mends all."""
+    best: tuple[int, Repair] | None = None
+    limited = clock.within(PATIENCE)
+    try:
+        for family in edits.families():
+            mending: dict[int, list[Repair]] = {}
+            for repair in family:
+                limited.check()
+                left = edits.runs.failing(repair.edit)
+                if left < wrong:
+                    mending.setdefault(len(wrong) - len(left), []).append(repair)
+            if not mending:
+                continue
+            most = max(mending)
+            if best is None or most > best[0]:
+                best = most, _chosen(mending[most][0], [r for rs in mending.values() for r in rs], edits)
+            if most == len(wrong):
+                break
+    except TimeUp:
+        clock.check()
+    return (best[1], best[0] == len(wrong)) if best is not None else None
+
+
+def _chosen(first: Repair, mending: Sequence[Repair], edits: Edits) -> Repair:
+    """Of changes like the first that mend an output, the one where the mistake is likeliest."""
+    alike = [r for r in mending if (r.kind, r.over) == (first.kind, first.over)]
+    order = {op.result.name: n for n, op in enumerate(edits.ops)}
+    by_name: Mapping[str, Repair] = {op.result.name: r for r in alike for op in r.ops}
+    last = max(alike, key=lambda r: order[r.value.name])
+    if first.kind in ("sum", "mean", "max", "min"):
+        return _along(last, by_name, edits)
+    if first.kind == "scale":
+        factors = [r for r in alike if _is_factor(r.ops[0], edits)]
+        if factors:
+            return max(factors, key=lambda r: order[r.value.name])
+        last = _along(last, by_name, edits)
+        reader = _adder(last.ops[0], edits)
+        return replace(last, ops=(reader,)) if reader is not None else last
+    return last if first.kind == "without" else first
+
+
+def _adder(op: Op, edits: Edits) -> Op | None:
+    """The operator that adds a value that ranks hold alike to one of which each has its part."""
+    readers = [o for o in edits.ops if any(x.name == op.result.name for x in o.operands)]
+    if len(readers) != 1 or readers[0].opcode not in _ADDS:
+        return None
+    everyone = (tuple(range(edits.module.mesh.size)),)
+    mixed = edits.runs.vary(readers[0].result, everyone) and not edits.runs.vary(op.result, everyone)
+    return readers[0] if mixed else None
+
+
+def _is_factor(op: Op, edits: Edits) -> bool:
+    """Whether an operator does nothing but scale, by a number that is written there."""
+    scales = op.opcode in ("multiply", "divide") and any(_is_number(x, edits) for x in op.operands)
+    return scales or op in edits.idle
+
+
+def _is_number(x: Value, edits: Edits) -> bool:
+    made = {op.result.name: op for op in edits.ops}
+    op = made.get(x.name)
+    while op is not None and op.opcode in MOVES and op.operands:
+        op = made.get(op.operands[0].name)
+    return op is not None and op.opcode == "constant"
+
+
+def _along(last: Repair, by_name: Mapping[str, Repair], edits: Edits) -> Repair:
+    """Back from the last of several values in a row, each of which could be completed: before what is whole
+    is added, and to the first of the operators that only move what the one before computes."""
+    made = {op.result.name: op for op in edits.ops}
+    outputs = {o.value.name for o in edits.module.outputs}
+    while True:
+        op = last.ops[0]
+        before = [x.name for x in op.operands if x.name in by_name and x.name in made]
+        rest = [x for x in op.operands if x.name not in by_name and x.name not in edits.constant]
+        added = op.opcode in _ADDS and len(before) == 1 and rest
+        inside = op.result.name not in outputs
+        moved = inside and op.opcode in MOVES and len(before) == 1 and made[before[0]].opcode in MOVES
+        if not added and not moved:
+            return last
+        last = replace(by_name[before[0]], ops=(made[before[0]],))
+
+
+def _finding(
+    alignment: Alignment, failing: Sequence[str], repair: Repair, complete: bool
+) -> Finding:
+    op = _user(alignment.implementation, repair.ops[0])
+    proves = complete and _proved(alignment, repair, failing)
+    if proves:
+        text = f"{repair.repair} proves all outputs"
+    elif complete:
+        text = f"{repair.repair} makes all outputs agree (tested, not proved)"
+    else:
+        text = f"{repair.repair}{ALONE}"
+    match = alignment.matches.get(op.result.name)
+    reference = match.reference if match is not None else None
+    found = repair.found.replace(f"`{repair.value.name}`", f"`{op.result.name}`")
+    return Finding(op, op.result, reference, repair.code, repair.expected, found, text, proves)
+
+
+def _user(module: Module, op: Op) -> Op:
+    """The operator that reads a constant, in its place."""
+    constant: set[str] = set()
+    for o in module.ops:
+        if o is op or any(x.name in constant for x in o.operands):
+            if o.opcode != "constant" and not (o.opcode in MOVES and constant):
+                return o
+            constant.update(v.name for v in o.results)
+    return op
+
+
+def _departure(alignment: Alignment, trace: Trace, wrong: frozenset[str]) -> Finding | None:
+    """Where values stop being the reference's."""
+    root = trace.root(wrong)
+    if root is None:
+        return None
+    moved = trace.moved(root)
+    if moved is not None:
+        wanted = f"what `{root.result.name}` reads in the places where the reference has it"
+        found = f"`{moved.result.name}` ({moved.opcode}) puts other elements in their place"
+        return Finding(moved, moved.result, None, "R03", wanted, found, None)
+    match = alignment.matches.get(root.result.name)
+    reference = match.reference if match is not None else None
+    wanted = f"the value of `{reference}` of the reference" if reference else "a value of the reference"
+    found = f"`{root.result.name}` ({root.opcode}) is another function of the inputs"
+    return Finding(root, root.result, reference, "R05" if reference else "R01", wanted, found, None)
+
+
+def _proved(alignment: Alignment, repair: Repair, failing: Sequence[str]) -> bool:
+    """Whether the change of one value proves the outputs."""
+    if len(repair.edit.changes) != 1:
+        return False
+    ((name, change),) = repair.edit.changes.items()
+    views = alignment.proof.implementation.views
+    if isinstance(change, str):
+        return repaired(alignment, {name: views[change]}, failing)
+    made: dict[str, View] = {}
+    state = Normalised(alignment.algebra, {})
+    try:
+        for op in change:
+            operands = [made[x.name] if x.name in made else views[x.name] for x in op.operands]
+            made[op.result.name] = apply(state, op, operands)[0]
+    except (Unsupported, AssertionError):
+        return False
+    return repaired(alignment, {name: made[change[-1].result.name]}, failing)
