@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow oldest torch lemmas lint types layers sizes check bench clean
+.PHONY: demo test slow oldest torch jax jax-oldest lemmas lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -47,6 +47,26 @@ oldest: .venv-oldest/.done  ## the readers and the command with the lowest suppo
 torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatron-Core
 	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/test_torch_docs.py tests/examples
 
+JAX_TESTS := tests/bugs tests/frontends/test_hlo_jax.py tests/frontends/test_jaxpr_*.py \
+	tests/frontends/test_xla_*.py tests/frontends/test_stablehlo.py tests/solver/test_xla*.py \
+	tests/solver/test_jax*.py tests/test_jax_docs.py tests/examples/test_llama_jax.py
+
+.venv-jax/.done: jax.txt pyproject.toml
+	$(PYTHON) -m venv .venv-jax
+	.venv-jax/bin/python -m pip install --quiet --requirement jax.txt --editable . pytest hypothesis
+	@touch $@
+
+jax: .venv-jax/.done     ## the tests that need JAX
+	.venv-jax/bin/python -m pytest $(JAX_TESTS)
+
+.venv-jax-oldest/.done: jax-oldest.txt pyproject.toml
+	$(PYTHON) -m venv .venv-jax-oldest
+	.venv-jax-oldest/bin/python -m pip install --quiet --requirement jax-oldest.txt --editable . pytest hypothesis
+	@touch $@
+
+jax-oldest: .venv-jax-oldest/.done  ## the same with the oldest supported JAX
+	.venv-jax-oldest/bin/python -m pytest -m "not slow" $(JAX_TESTS)
+
 lemmas: .venv/.dev       ## check every lemma of the library, with proofs
 	$(BIN)/shardproof lemma check
 
@@ -69,4 +89,4 @@ bench: .venv/.core
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 clean:
-	rm -rf .venv .venv-oldest .venv-torch build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-torch .venv-jax .venv-jax-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

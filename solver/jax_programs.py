@@ -31,10 +31,11 @@ def verify_jax(
     given = (mesh is not None, in_specs is not None, out_specs is not None)
     if any(given) and not all(given):
         raise ModuleError("give `mesh`, `in_specs` and `out_specs` together, for a function of one rank")
+    names = _name(reference, "reference"), _name(implementation, "implementation")
     if mesh is not None and in_specs is not None:
         implementation = sharded(implementation, mesh, inputs, in_specs, out_specs)
     first, second = trace(reference, inputs), trace(implementation, inputs)
-    return verify_traced(first, second, ranges=ranges, names=(_name(reference), "implementation"), **options)
+    return verify_traced(first, second, ranges=ranges, names=names, **options)
 
 
 def verify_traced(
@@ -91,5 +92,7 @@ def _lowered(traced: Traced, name: str) -> Lowered:
     )
 
 
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", "reference"))
+def _name(function: Any, role: str) -> str:
+    """What a function is called, or its role."""
+    name = str(getattr(function, "__name__", role))
+    return role if name == "<lambda>" else name

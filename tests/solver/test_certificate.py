@@ -448,6 +448,7 @@ ALLOWED = {
     "certificate_file",
     "claims",
     "codes",
+    "families",
     "install",
     "instance",
     "meaning",
