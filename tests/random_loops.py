@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -65,6 +65,8 @@ def random_body(
         add_loop(g, depth - 1, prefix)
     outputs = [_carried_on(g, v) for v, _ in given[consts : consts + carries]]
     stacked = [v for v in (g.pick() for _ in range(draw.randint(0, 2))) if v and v.type.size <= 12]
+    if draw.random() < 0.25:
+        stacked.append(given[consts][0])
     results = tuple(Output(f"r{k}", v) for k, v in enumerate([*outputs, *stacked]))
     renamed = _renamed(Module("round", mesh, tuple(g.inputs), tuple(g.ops), results), prefix)
     return renamed, stacked
@@ -222,7 +224,7 @@ def _before(module: Module, at: int) -> Iterator[Value]:
 
 def _changed_loop(draw: Random, op: Op, others: Mapping[str, Value]) -> Op | None:
     attrs = dict(op.attrs)
-    consts, carries = attrs["consts"], attrs["carries"]
+    carries = attrs["carries"]
     operands = list(op.operands)
     style = draw.randrange(7)
     if style == 0:
@@ -330,10 +332,11 @@ def evaluation(store: Store, inputs: Mapping[str, Any]) -> Evaluation:
     own: list[tuple[Any, int, int]] = []
     for loop in store.loops:
         for k, v in enumerate(loop.carried):
-            cls = store.classes[v.term.cls] if v is not None else None
-            if cls is not None and cls.op == "draw" and cls.attrs[0] == f"carried {k}" and v.shape.count(0) == 0:
-                if all(own_cls != v.term.cls for _, _, own_cls in own):
-                    own.append((loop, k, v.term.cls))
+            if v is None or any(cls == v.term.cls for _, _, cls in own):
+                continue
+            made = store.classes[v.term.cls]
+            if made.op == "draw" and made.attrs[0] == f"carried {k}":
+                own.append((loop, k, v.term.cls))
     kinds = {"real": np.float64, "int": np.int64, "bool": np.bool_, "complex": np.complex128}
     tables = {
         cls: np.zeros([n or 0 for n in store.classes[cls].extents], kinds[store.classes[cls].kind])
@@ -369,5 +372,5 @@ def _fill(store: Store, e: Evaluation, loop: Any, k: int, table: Any) -> None:
 
         missing = {i: 0 for i in loop.within if i not in known}
         put(order[0], loop.initial[k], {**missing, **known})
-        for step, then in zip(order[:-1], order[1:], strict=True):
+        for step, then in pairwise(order):
             put(then, loop.after[k], {**missing, **known, loop.step: step})

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardproof.ir.module import Op, Value
-from shardproof.ir.types import DType, TensorType
+from shardproof.ir.module import Input, Module, Op, Output, Value
+from shardproof.ir.types import DType, Mesh, TensorType
 
 RANKS: Final = 4
 PAIRS: Final = ((0, 1), (2, 3))
@@ -298,6 +298,29 @@ def _named() -> Iterator[Sample]:
     yield _s("rng_bit_generator", "u64[2]", "u64[2] u32[3]", algorithm="threefry")
 
 
+def _loops() -> Iterator[Sample]:
+    step, carry, row = (Value(n, t("f32[2]")) for n in ("step", "carry", "row"))
+    total = Value("total", t("f32[2]"))
+    body = Module(
+        "round",
+        Mesh((("x", 2), ("y", 2))),
+        (Input(step, 0), Input(carry, 1), Input(row, 2)),
+        (Op("add", (carry, row), (total,)),),
+        (Output("carry", total), Output("row", step)),
+    )
+    for reverse in (False, True):
+        yield _s(
+            "scan",
+            "f32[2] f32[2] f32[3,2]",
+            "f32[2] f32[3,2]",
+            body=body,
+            consts=1,
+            carries=1,
+            length=3,
+            reverse=reverse,
+        )
+
+
 def _collectives() -> Iterator[Sample]:
     for kind in ("sum", "prod", "max", "min"):
         yield _s("all_reduce", "f32[2,3]", "f32[2,3]", kind=kind, groups=PAIRS)
@@ -307,6 +330,7 @@ def _collectives() -> Iterator[Sample]:
     yield _s("all_to_all", "f32[4,3]", "f32[1,12]", split_dim=0, concat_dim=1, groups=((0, 1, 2, 3),))
     yield _s("collective_permute", "f32[2]", "f32[2]", pairs=((0, 1), (1, 2), (3, 3)))
     yield _s("collective_broadcast", "f32[2]", "f32[2]", groups=((2, 0),))
+    yield _s("agree", "f32[2]", "f32[2]", groups=PAIRS)
     yield _s("rank_id", "", "u32[]")
 
 
@@ -317,4 +341,5 @@ SAMPLES: Final = (
     *_indexing(),
     *_named(),
     *_collectives(),
+    *_loops(),
 )

@@ -42,7 +42,8 @@ def _unary(x: Any) -> Any:
         *(fn(x) for fn in (jnp.floor, jnp.ceil, jnp.round, lax.sign, jnp.cbrt, jnp.isfinite, jnp.negative)),
         *(fn(y) for fn in (jnp.log, jnp.log1p, jnp.sqrt, lax.rsqrt, jnp.exp2, jnp.log2, jnp.log10)),
         *(lax.integer_pow(y, n) for n in (-3, -1, 0, 1, 2, 5)),
-        *(jnp.square(x), jnp.reciprocal(y), lax.logistic(x), lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)),
+        *(jnp.square(x), jnp.reciprocal(y), lax.logistic(x)),
+        lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
         *(lax.round(x * 2, lax.RoundingMethod.AWAY_FROM_ZERO), jnp.trunc(x), jnp.sinc(x), jnp.sign(x)),
     )
 
@@ -64,7 +65,8 @@ def _integers(x: Any, y: Any) -> Any:
         *(fn(x, y) for fn in (jnp.mod, jnp.maximum, jnp.minimum, jnp.bitwise_and, jnp.bitwise_or)),
         *(jnp.bitwise_xor(x, y), ~x, lax.population_count(x), lax.clz(x), abs(x), -x, jnp.sign(x)),
         *(x**3, x**2, lax.integer_pow(x, 5), lax.shift_left(x, abs(y)), lax.shift_right_logical(x, abs(y))),
-        *(lax.shift_right_arithmetic(x, abs(y)), x << 40, x // 4, x % 4, lax.div(x, 0 * x), lax.rem(x, 0 * x)),
+        *(lax.shift_right_arithmetic(x, abs(y)), x << 40, x // 4, x % 4, lax.div(x, 0 * x)),
+        lax.rem(x, 0 * x),
         *(x.astype(jnp.int8) * 37, x.astype(jnp.uint8), x.astype(jnp.float32), x.astype(jnp.bool_)),
         *(jnp.power(x, jnp.abs(y)), x.sum(), x.prod(), (x * 1000000007).sum(), (x > y).sum()),
         *(x.astype(jnp.int16) << 14, jnp.divmod(x, y), lax.max(x, y), x == y, x.astype(jnp.uint32) // 3),
@@ -74,9 +76,14 @@ def _integers(x: Any, y: Any) -> Any:
 def _inverses(x: Any) -> Any:
     y = jnp.tanh(x)
     return (
-        *(jnp.arccos(y), jnp.arcsin(y), jnp.arctan(x), jnp.arcsinh(x), jnp.arctanh(y), jnp.arccosh(1 + x * x)),
+        *(jnp.arccos(y), jnp.arcsin(y), jnp.arctan(x), jnp.arcsinh(x), jnp.arctanh(y)),
+        jnp.arccosh(1 + x * x),
         *(jnp.sinh(x), jnp.cosh(x), lax.erf_inv(y), lax.lgamma(x)),
     )
+
+
+CLOSED = jax.random.key(5)
+"""A key that is a constant of the programs that use it."""
 
 
 def _draws(seed: Any, words: Any, x: Any) -> Any:
@@ -87,6 +94,7 @@ def _draws(seed: Any, words: Any, x: Any) -> Any:
     rows = jax.vmap(lambda k, n: jax.random.fold_in(k, n))(jax.random.split(key, 2), jnp.arange(2))
     return (
         jax.random.normal(first, (3, 5)),
+        jax.random.normal(CLOSED, (2,)),
         jax.random.bernoulli(rest[0], 0.8, x.shape),
         jnp.where(jax.random.bernoulli(raw, 0.9, x.shape), x / 0.9, 0.0),
         jax.random.uniform(rest[1], (7,), minval=-1.0, maxval=2.0),
@@ -129,7 +137,8 @@ def _casts(x: Any) -> Any:
     big = x * 1e10
     return (
         *(big.astype(jnp.int32), (x * 100).astype(jnp.int8), (x * 100).astype(jnp.uint8)),
-        *((x * 3).astype(jnp.int32), x.astype(jnp.bool_), (x > 0).astype(jnp.float32), (big * 0).astype(bool)),
+        *((x * 3).astype(jnp.int32), x.astype(jnp.bool_), (x > 0).astype(jnp.float32)),
+        (big * 0).astype(bool),
         *((jnp.nan * x).astype(jnp.int32), (-x).astype(jnp.uint32), x.view(jnp.int32), x.view(jnp.uint32)),
         *((x * jnp.inf).astype(jnp.int16), jnp.asarray(1.0, jnp.bfloat16), jnp.asarray(-0.0)),
     )
@@ -141,7 +150,8 @@ def _reductions(x: Any) -> Any:
         *(jax.nn.logsumexp(x, -1), jnp.linalg.norm(x[0]), x.argmax(1), x.argmin(), jnp.median(x, 0)),
         *(lax.argmax(x, 2, jnp.int32), lax.argmin(x, 0, jnp.uint8), jnp.nanmax(x), jnp.average(x, 0)),
         *(jnp.all(x > 0, 1), jnp.any(x > 0), jnp.count_nonzero(x > 0, 2), jnp.cumsum(x, 1)),
-        *(jnp.cumprod(x, 2), lax.cummax(x, 0), lax.cummin(x, 1, reverse=True), lax.cumsum(x, 2, reverse=True)),
+        *(jnp.cumprod(x, 2), lax.cummax(x, 0), lax.cummin(x, 1, reverse=True)),
+        lax.cumsum(x, 2, reverse=True),
         *(lax.associative_scan(jnp.add, x, axis=1), lax.associative_scan(jnp.multiply, x, reverse=True)),
         *(jnp.trace(x[:, :, 0]), jnp.diff(x, axis=1), jnp.convolve(x[0, 0], x[0, 1]), jnp.quantile(x, 0.3)),
     )
@@ -162,26 +172,32 @@ def _reduced(x: Any, y: Any) -> Any:
 def _shapes(x: Any) -> Any:
     return (
         *(x.reshape(4, 6), x.ravel(), x.T, jnp.swapaxes(x, 0, 1), x[None], x[:, 0], x[1:, ::2], x[::-1, -1]),
-        *(jnp.concatenate([x, 2 * x], 1), jnp.stack([x, x + 1], 2), *jnp.split(x, 3, 1), jnp.tile(x, (2, 1, 3))),
+        *(jnp.concatenate([x, 2 * x], 1), jnp.stack([x, x + 1], 2), *jnp.split(x, 3, 1)),
+        jnp.tile(x, (2, 1, 3)),
         *(jnp.pad(x, ((1, 2), (0, 0), (1, 0)), constant_values=3.0), jnp.roll(x, 1, 1), jnp.flip(x, (0, 2))),
         *(lax.pad(x, 1.5, [(1, 2, 1), (-1, 0, 2), (0, -2, 0)]), jnp.repeat(x, 2, 1), jnp.moveaxis(x, 0, -1)),
-        *(jnp.broadcast_to(x[:, :1], (2, 3, 4)), jnp.arange(6), jnp.linspace(0.0, 1.0, 5), jnp.eye(3), jnp.tri(4)),
+        *(jnp.broadcast_to(x[:, :1], (2, 3, 4)), jnp.arange(6), jnp.linspace(0.0, 1.0, 5), jnp.eye(3)),
+        jnp.tri(4),
         *(lax.expand_dims(x, (0, 2)), lax.squeeze(x[:, :1], (1,)), lax.reshape(x, (6, 4), (2, 0, 1))),
         *(lax.rev(x, (1,)), lax.slice(x, (0, 1, 1), (2, 3, 4), (1, 2, 2)), jnp.tril(x), jnp.triu(x, 1)),
         *(jnp.meshgrid(x[0, 0], x[0, :, 0]), jnp.unstack(x, axis=1) if hasattr(jnp, "unstack") else ()),
-        *(jnp.rot90(x[0]), jnp.kron(x[0], x[1]), jnp.outer(x[0, 0], x[1, 0]), lax.broadcasted_iota(int, (2, 3), 1)),
+        *(jnp.rot90(x[0]), jnp.kron(x[0], x[1]), jnp.outer(x[0, 0], x[1, 0])),
+        lax.broadcasted_iota(int, (2, 3), 1),
         *(jnp.diagonal(x[0]), jnp.pad(x, 1, mode="edge"), jnp.pad(x, 1, mode="reflect"), jnp.squeeze(x[:1])),
     )
 
 
 def _contractions(x: Any, y: Any, z: Any) -> Any:
     return (
-        *(jnp.einsum("bij,bjk->bik", x, y), jnp.einsum("bij,bjk->ik", x, y), jnp.tensordot(x, y, ((2, 0), (1, 0)))),
+        *(jnp.einsum("bij,bjk->bik", x, y), jnp.einsum("bij,bjk->ik", x, y)),
+        jnp.tensordot(x, y, ((2, 0), (1, 0))),
         *(x @ z, jnp.vecdot(x, x) if hasattr(jnp, "vecdot") else x, jnp.einsum("bii->b", x[:, :, :3])),
         *(lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))), jnp.matmul(x, y), jnp.inner(x, x)),
-        *(lax.dot_general(x, z, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32),),
+        lax.dot_general(x, z, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32),
         *(jnp.einsum("bij,jk,kl->bil", x, z, z.T), x.astype(jnp.int8) @ y.astype(jnp.int8)),
-        *(lax.dot(x[0].astype(jnp.int8), z.astype(jnp.int8), preferred_element_type=jnp.int32),),
+        lax.dot(x[0].astype(jnp.int8), z.astype(jnp.int8), preferred_element_type=jnp.int32),
+        jnp.dot(x[0] > 0, z > 0),
+        jnp.dot((x[0] * 9).astype(jnp.uint8), (z * 9).astype(jnp.uint8)),
     )
 
 
@@ -189,13 +205,17 @@ def _read(x: Any, ids: Any, row: Any) -> Any:
     far = ids * 4 - 3
     return (
         *(x[ids], x[:, ids], x[far], jnp.take(x, far, 0), jnp.take(x, far, 0, mode="clip"), x[ids, ids]),
-        *(jnp.take(x, far, 0, mode="wrap"), jnp.take(x, far, 1, mode="fill", fill_value=7.0), x.at[far].get(mode="clip")),
-        *(x.at[ids].get(mode="promise_in_bounds"), jnp.take_along_axis(x, row, 1), x.at[far].get(mode="drop")),
+        *(jnp.take(x, far, 0, mode="wrap"), jnp.take(x, far, 1, mode="fill", fill_value=7.0)),
+        x.at[far].get(mode="clip"),
+        *(x.at[ids].get(mode="promise_in_bounds"), jnp.take_along_axis(x, row, 1)),
+        x.at[far].get(mode="drop"),
         *(jnp.take_along_axis(x, row * 4 - 3, 1), x[ids[0]], x[-1], x[far[0]], x.astype(jnp.int32)[far]),
         *(jax.vmap(lambda v, k: v[k])(x, row[:, 0]), jax.vmap(lambda v, k: v[k])(x, row), x[..., ids[None]]),
-        *(jnp.choose(ids, [x[0, :3], x[1, :3], x[2, :3]], mode="clip"), jnp.select([x > 0, x < -1], [x, -x], 9.0)),
+        jnp.choose(ids, [x[0, :3], x[1, :3], x[2, :3]], mode="clip"),
+        jnp.select([x > 0, x < -1], [x, -x], 9.0),
         *(lax.dynamic_slice(x, (ids[0], far[1]), (2, 2)), lax.dynamic_slice_in_dim(x, far[0], 2, 1)),
-        *(lax.dynamic_index_in_dim(x, far[2], 0), lax.dynamic_update_slice(x, x[:2, :2] * 9, (far[0], ids[1]))),
+        lax.dynamic_index_in_dim(x, far[2], 0),
+        lax.dynamic_update_slice(x, x[:2, :2] * 9, (far[0], ids[1])),
         *(lax.dynamic_update_index_in_dim(x, x[0] + 5, far[1], 0), x.astype(jnp.uint8)[far]),
     )
 
@@ -206,10 +226,12 @@ def _written(x: Any, ids: Any, new: Any) -> Any:
     return (
         *(x.at[ids].add(new), x.at[far].add(new), x.at[ids].max(new), x.at[ids].min(new), x.at[ids].mul(new)),
         *(x.at[distinct].set(new), x.at[far].add(new, mode="clip"), x.at[far].add(new, mode="drop")),
-        *(x.at[:, 1].set(0.5), x.at[1].add(2.0), x.at[1:3, ::2].mul(3.0), x.at[-1].set(1.0), x.at[0, 1].set(9)),
+        *(x.at[:, 1].set(0.5), x.at[1].add(2.0), x.at[1:3, ::2].mul(3.0), x.at[-1].set(1.0)),
+        x.at[0, 1].set(9),
         *(jax.ops.segment_sum(new, ids, 4), jax.ops.segment_max(new, ids, 4), jnp.bincount(ids, length=5)),
         *(jax.vmap(lambda v, k, n: v.at[k].add(n))(x[:3], ids, new[:, 0]), x.at[ids].divide(2.0)),
-        *(x.at[distinct].set(new, unique_indices=True), jnp.zeros(6).at[far].add(1.0), x.at[ids].subtract(new)),
+        *(x.at[distinct].set(new, unique_indices=True), jnp.zeros(6).at[far].add(1.0)),
+        x.at[ids].subtract(new),
         *(x.at[ids].power(2.0), jax.ops.segment_prod(new, ids, 4)),
         *(x.at[jnp.array([5, -9])].set(1.0, mode="drop"), x.at[distinct[:2], distinct[1:]].add(1.0)),
     )
@@ -259,7 +281,7 @@ def _gradient(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 def _attention(q: Any, k: Any, v: Any) -> Any:
     """Grouped queries, causal, a sliding window, segments, a cap on the scores, positions as a bias."""
-    batch, length, heads, width = q.shape
+    _, length, heads, width = q.shape
     k, v = (jnp.repeat(x, heads // k.shape[2], 2) for x in (k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", _rotary(q), _rotary(k)) * width**-0.5
     scores = 5.0 * jnp.tanh(scores / 5.0)
@@ -312,7 +334,8 @@ def _losses(logits: Any, labels: Any) -> Any:
     target = jax.nn.one_hot(labels, logits.shape[-1]) * 0.9 + 0.1 / logits.shape[-1]
     picked = jnp.take_along_axis(logp, labels[:, None], 1)[:, 0]
     z = jax.nn.logsumexp(logits, -1)
-    return -(logp * target).sum(-1).mean(), -picked.mean() + 1e-4 * (z**2).mean(), jnp.argmax(logits, -1) == labels
+    right = jnp.argmax(logits, -1) == labels
+    return -(logp * target).sum(-1).mean(), -picked.mean() + 1e-4 * (z**2).mean(), right
 
 
 def _optimisers(p: Any, g: Any, m: Any, v: Any) -> Any:
@@ -351,12 +374,16 @@ def _called(x: Any) -> Any:
     saved = jax.checkpoint(lambda y: jnp.sin(jnp.cos(y)), policy=jax.checkpoint_policies.dots_saveable)
     plain = jax.remat(jnp.tanh)
     return (
-        *(jax.jit(jnp.sin)(x), saved(x), plain(x), _clipped(x), _doubled(x), lax.optimization_barrier((x, x + 1))),
-        *(jax.grad(lambda y: _clipped(y).sum())(x), jax.grad(lambda y: _doubled(y).sum())(x), lax.stop_gradient(x)),
-        *(jax.grad(lambda y: saved(y).sum())(x), jax.grad(lambda y: plain(y).sum())(x), jax.named_call(jnp.exp)(x)),
+        *(jax.jit(jnp.sin)(x), saved(x), plain(x), _clipped(x), _doubled(x)),
+        lax.optimization_barrier((x, x + 1)),
+        *(jax.grad(lambda y: _clipped(y).sum())(x), jax.grad(lambda y: _doubled(y).sum())(x)),
+        lax.stop_gradient(x),
+        *(jax.grad(lambda y: saved(y).sum())(x), jax.grad(lambda y: plain(y).sum())(x)),
+        jax.named_call(jnp.exp)(x),
         *(jax.jvp(jnp.sin, (x,), (x,)), jax.linearize(jnp.exp, x)[1](x), jax.nn.relu(x), jax.nn.softplus(x)),
         *(jax.grad(lambda y: jax.nn.relu(y).sum())(x), jax.grad(lambda y: jax.nn.logsumexp(y))(x)),
-        *(jax.nn.leaky_relu(x), jax.nn.elu(x), jax.nn.selu(x), jax.nn.hard_tanh(x), jax.nn.gelu(x, approximate=False)),
+        *(jax.nn.leaky_relu(x), jax.nn.elu(x), jax.nn.selu(x), jax.nn.hard_tanh(x)),
+        jax.nn.gelu(x, approximate=False),
         *(jax.nn.relu6(x), jax.nn.glu(x), jax.nn.mish(x), jax.nn.squareplus(x), jax.nn.log_sigmoid(x)),
     )
 
@@ -364,7 +391,7 @@ def _called(x: Any) -> Any:
 def _branches(n: Any, x: Any) -> Any:
     return (
         lax.cond(n > 0, lambda y: y * 2, lambda y: y - 1, x),
-        *(lax.switch(k, [lambda y: y * 2, lambda y: y - 1, lambda y: y + y.sum()], x) for k in (n, n - 5, n + 9)),
+        *(lax.switch(k, [jnp.sin, lambda y: y - 1, lambda y: y + y.sum()], x) for k in (n, n - 5, n + 9)),
         jnp.piecewise(x, [x < 0, x > 1], [lambda y: -y, lambda y: y * y, 3.0]),
     )
 

@@ -14,6 +14,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 jax = pytest.importorskip("jax", reason="jax is not installed")
 
 import jax.numpy as jnp  # noqa: E402
+from evaluated import check_module  # noqa: E402
 from jax import lax  # noqa: E402
 
 from shardproof.frontends.jaxpr.lower import lower  # noqa: E402
@@ -113,6 +114,8 @@ def per_rank(function: Any, x: Any, local: list[Any]) -> None:
     module = lower(traced.closed, inputs=traced.inputs, outputs=traced.outputs).module
     verify(module)
     assert module.mesh.size == 8
+    if "i8[" not in str(traced.closed):
+        check_module(module, {"x": local[0].astype(np.float64)})
     found = run(module, {"x": local})
     wanted = np.asarray(jax.jit(function)(x))
     (output,) = module.outputs

@@ -15,7 +15,7 @@ from shardproof.ir.types import Mesh, TensorType
 from shardproof.ir.verify import verify
 
 TRAITS = {"elementwise", "commutative", "collective", "random", "closed", "effect"}
-NO_MEANING = {"rng", "rng_bit_generator"}
+NO_MEANING = {"rng", "rng_bit_generator", "scan"}
 
 
 def module_of(sample: Sample) -> Module:

@@ -266,3 +266,22 @@ def test_large_constants_round_trip() -> None:
     for array in (value, np.broadcast_to(np.float32(0.1), value.shape), np.asfortranarray(value)):
         again = round_trip(Module("m", Mesh(), (), (Op("constant", (), (flat,), {"value": array}),), ()))
         verify(again)
+
+
+def test_bodies_of_loops_round_trip() -> None:
+    at = Location("loop.py", 3, (Frame("main.py", 9, "main"),))
+    x, row = Value("x", TensorType(DType.F32, (3, 2)), at), Value("x", TensorType(DType.F32, (2,)), at)
+    y = Value("y", row.type, Location("loop.py", 4, (Frame("other.py", 1),)))
+    inner = Module("round", Mesh(), (Input(row, 0),), (Op("tanh", (row,), (y,)),), (Output("0", y),))
+    settings = {"consts": 0, "carries": 0, "length": 3, "reverse": True}
+    z = Value("z", x.type, at)
+    loop = Op("scan", (x,), (z,), {"body": inner, **settings})
+    outer = Module("looped", Mesh(), (Input(x, 0),), (loop,), (Output("z", z),))
+    verify(round_trip(outer))
+    w = Value("w", TensorType(DType.F32, (4, 3, 2)))
+    body = replace(outer, outputs=(Output("0", z),))
+    nest = Op("scan", (w,), (Value("v", w.type),), {"body": body, **settings, "length": 4})
+    again = round_trip(Module("nest", Mesh(), (Input(w, 0),), (nest,), ()))
+    verify(again)
+    with pytest.raises(ModuleError, match=r"test:\d+:\d+: value %q is used but not defined before"):
+        parse(to_text(outer).replace("tanh(%x)", "tanh(%q)"), source="test")

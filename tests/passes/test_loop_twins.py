@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from loop_programs import Build, Results, f32, program, s32
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, Value
-from shardproof.ir.types import DType, TensorType
+from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.passes.normalise import input_view, new_store, normalise
 from shardproof.passes.unroll import unrolled
+from shardproof.passes.views import Unsupported
 
 Program = Callable[..., Value | Results]
 X = {"x": f32(4), "xs": f32(4, 4), "w": f32(4)}
@@ -52,7 +54,11 @@ def differ(a: Module, b: Module, inputs: Mapping[str, TensorType]) -> bool:
 
 
 def looped(
-    step: Callable[[Build, Value, Value], Value], *, init: float | None = None, ranks: bool = False, **how: Any
+    step: Callable[[Build, Value, Value], Value],
+    *,
+    init: float | None = None,
+    ranks: bool = False,
+    **how: Any,
 ) -> Program:
     """A loop over the rows of `xs` that starts with `x`, or with a constant."""
 
@@ -99,7 +105,7 @@ def rank_added(b: Build, c: Value, r: Value) -> Value:
 def counted(
     by: Callable[[Build, Value, Value], Value], *, start: int = 0, dtype: DType = DType.S32
 ) -> Program:
-    """A loop whose rounds add what is counted to a row; `by(build, count, row)` is what the count grows by."""
+    """A loop whose rounds add what is counted; `by(build, count, row)` is what the count grows by."""
 
     def build(b: Build, x: Value, xs: Value, w: Value) -> Results:
         n = b.full(start, TensorType(dtype, ()))
@@ -176,19 +182,6 @@ def stays(b: Build, c: Value, r: Value) -> Value:
     return b("add", b("tanh", c), b("subtract", r, r))
 
 
-def zero_of_itself(b: Build, c: Value, r: Value) -> Value:
-    return b("subtract", c, c)
-
-
-def zeros(b: Build, c: Value, r: Value) -> Value:
-    return b.full(0, c.type)
-
-
-def quotient(b: Build, c: Value, r: Value) -> Value:
-    """Infinite after one round where a row is 0."""
-    return b("log", b("subtract", r, r))
-
-
 UNEQUAL: dict[str, tuple[Program, Program, int]] = {
     "a body reads the rank": (looped(tanh_add), looped(rank_added), 2),
     "initial values read the rank": (looped(tanh_add), looped(tanh_add, ranks=True), 2),
@@ -227,6 +220,35 @@ UNEQUAL: dict[str, tuple[Program, Program, int]] = {
     "a fold of two kinds": (
         pair(lambda b, c, r: ([b("maximum", b("add", c[0], r[0]), c[1]), c[1]], [])),
         pair(lambda b, c, r: ([b("add", b("maximum", c[0], c[1]), r[0]), c[1]], [])),
+        1,
+    ),
+    "a fold of a sum and of a maximum": (
+        pair(lambda b, c, r: ([b("maximum", b("add", c[0], r[0]), c[1]), c[1]], [])),
+        pair(lambda b, c, r: ([b("maximum", b("maximum", c[0], r[0]), c[1]), c[1]], [])),
+        1,
+    ),
+    "what was folded before each round": (
+        pair(lambda b, c, r: ([b("add", c[0], r[0]), c[1]], [c[0]])),
+        lambda b, x, xs, w: (lambda f: [*f, b("broadcast_in_dim", x, type=f32(4, 4), dims=(1,))])(
+            b.scan(lambda b, k, c, r: ([b("add", c[0], r[0]), c[1]], []), [x, w], [xs])
+        ),
+        1,
+    ),
+    "what was folded carried on by another": (
+        pair(lambda b, c, r: ([b("add", c[0], r[0]), c[0]], [])),
+        lambda b, x, xs, w: (lambda f: [f[0], x])(
+            b.scan(lambda b, k, c, r: ([b("add", c[0], r[0])], []), [x], [xs])
+        ),
+        1,
+    ),
+    "more rounds": (
+        lambda b, x, xs, w: b.scan(lambda b, k, c, r: ([b("tanh", c[0])], []), [x], length=4),
+        lambda b, x, xs, w: b.scan(lambda b, k, c, r: ([b("tanh", c[0])], []), [x], length=3),
+        1,
+    ),
+    "one round and none": (
+        lambda b, x, xs, w: b.scan(lambda b, k, c, r: ([b("tanh", c[0])], []), [x], length=1),
+        lambda b, x, xs, w: [x],
         1,
     ),
     "a fold that is negated": (
@@ -284,6 +306,135 @@ def test_values_are_finite_only_where_that_is_kept() -> None:
         views.append(normalise(store, m, inputs).views[m.outputs[0].value.name])
     assert not equal_views(store, views[0], views[1])
     assert equal_views(store, views[2], views[1])
+
+    def wild(b: Build, x: Value, xs: Value, w: Value) -> Results:
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            return [b("tanh", c[0])], [b("subtract", c[0], c[0])]
+
+        return b.scan(body, [b.full(-np.inf, x.type)])[1:]
+
+    def partly(b: Build, x: Value, xs: Value, w: Value) -> Results:
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            wide = b("add", c[1], b.full(np.inf, c[1].type))
+            return [b("tanh", c[0]), wide], [b("subtract", c[0], c[0]), b("subtract", c[1], c[1])]
+
+        return b.scan(body, [x, w])[2:]
+
+    for p, number in ((wild, 0), (partly, 1)):
+        m = program(X, p)
+        view = normalise(store, m, inputs).views[m.outputs[number].value.name]
+        assert not equal_views(store, view, views[1])
+
+
+@pytest.mark.parametrize("dtype", [DType.U32, DType.BOOL, DType.C64, DType.S8, DType.F64])
+@pytest.mark.parametrize("length", [1, 3])
+def test_carried_values_of_every_kind(dtype: DType, length: int) -> None:
+    opcode = {"uint": "multiply", "bool": "xor", "complex": "multiply", "int": "add", "real": "multiply"}
+
+    def loop(second: str) -> Program:
+        def build(b: Build, x: Value, y: Value) -> Results:
+            def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+                return [b(second, b(opcode[dtype.kind], c[0], c[0]), k[0])], [c[0]]
+
+            return b.scan(body, [x], [], [y], length=length)
+
+        return build
+
+    inputs = {"x": TensorType(dtype, (2,)), "y": TensorType(dtype, (2,))}
+    first, other = ("or", "and") if dtype is DType.BOOL else ("add", "subtract")
+    if dtype is DType.U32:
+        other = "maximum"
+    assert shown(program(inputs, loop(first)), program(inputs, loop(first)))
+    assert not shown(program(inputs, loop(first)), program(inputs, loop(other)))
+
+
+def test_tensors_without_elements_pass_through() -> None:
+    def build(b: Build, x: Value, xs: Value) -> Results:
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            return [b("add", b("tanh", c[0]), r[0]), b("add", c[1], r[0])], [c[0], r[0]]
+
+        return b.scan(body, [x, x], [xs], length=3)
+
+    inputs = {"x": f32(0, 2), "xs": f32(3, 0, 2)}
+    assert shown(program(inputs, build), program(inputs, build))
+
+
+def test_what_a_loop_cannot_express_is_unknown() -> None:
+    """A fold of unsigned numbers, unequal groups: some result is unknown, and nothing fails."""
+
+    def build(b: Build, x: Value, xs: Value, w: Value) -> Results:
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            bad = b("all_reduce", r[0], kind="sum", groups=((0, 1), (2,)))
+            return [b("tanh", b("add", c[0], bad))], [bad]
+
+        return b.scan(body, [x], [xs])
+
+    m = program(X, build, 3)
+    store = new_store()
+    state = normalise(store, m, {n: input_view(store, Value(n, t)) for n, t in X.items()})
+    assert [name.partition("/")[0] for name in state.opaque] == [m.outputs[0].value.name]
+    assert not shown(m, m)
+
+
+def test_what_a_loop_raises_makes_its_results_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise Unsupported("a sum of these")
+
+    m = program(X, EQUAL["a sum of rows"][0])
+    monkeypatch.setattr("shardproof.passes.algebra.Views.reduce", refuse)
+    store = new_store()
+    state = normalise(store, m, {n: input_view(store, Value(n, t)) for n, t in X.items()})
+    assert state.opaque == {m.outputs[0].value.name: "a sum of these"}
+
+
+def sharded_loop(carried: int, kept: bool) -> Program:
+    """On 2 x 2 ranks: zeros that are filled with this rank's shard of a row along axis `carried`.
+
+    Where it is not `kept`, every other round fills them with the shard along the other axis.
+    """
+
+    def build(b: Build, x: Value, xs: Value, w: Value) -> Results:
+        rank = b("rank_id", type=s32())
+        two = b.full(2, s32())
+        axes = [b("divide", rank, two), b("remainder", rank, two)]
+        starts = [b("multiply", a, two) for a in axes]
+
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            own = b("dynamic_slice", r[0], k[carried], sizes=(2,))
+            new = b("add", b("tanh", c[0]), own)
+            if not kept:
+                even = b("compare", b("remainder", c[1], b.full(2, s32())), b.full(0, s32()), direction="EQ",
+                         total=False)
+                other = b("dynamic_slice", r[0], k[1 - carried], sizes=(2,))
+                new = b("add", b("tanh", c[0]), b("select", b.spread(even, TensorType(DType.BOOL, (2,))), own,
+                                                  other))
+            return [new, b("add", c[1], b.full(1, s32()))], []
+
+        found = b.scan(body, [b.full(0, f32(2)), b.full(0, s32())], [xs], starts)
+        groups = ((0, 2), (1, 3)) if carried == 0 else ((0, 1), (2, 3))
+        return [b("all_gather", found[0], dim=0, groups=groups)]
+
+    return build  # fmt: skip
+
+
+@pytest.mark.parametrize("carried", [0, 1])
+def test_shards_are_kept_along_the_axis_that_they_lie_on(carried: int) -> None:
+    whole = program(X, lambda b, x, xs, w: looped(tanh_add, init=0.0)(b, x, xs, w)[:1])
+    mesh = Mesh((("dp", 2), ("tp", 2)))
+    good, bad = (replace(program(X, sharded_loop(carried, kept), 4), mesh=mesh) for kept in (True, False))
+    assert not differ(whole, good, X) and shown(whole, good)
+    assert differ(whole, bad, X) and not shown(whole, bad)
+
+
+def test_a_failed_attempt_leaves_no_loop_behind() -> None:
+    """The inner loop of an outer one that was tried as another is known only as it is in the end."""
+    store = new_store()
+    inputs = {n: input_view(store, Value(n, t)) for n, t in X.items()}
+    first, second = program(X, inner_with(True)), program(X, inner_with(False))
+    state = normalise(store, first, inputs)
+    assert len(store.loops) == 2
+    normalise(store, second, inputs, algebra=state.algebra)
+    assert len(store.loops) == 4
 
 
 EQUAL: dict[str, tuple[Program, Program]] = {

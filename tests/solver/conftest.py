@@ -183,6 +183,8 @@ def grow(p: Any, rng: Any, ranks: int, kinds: Sequence[str]) -> Value | None:
             return p.op("collective_permute", x, pairs=tuple((r, r + 1) for r in range(ranks - 1)))
         case "collective_broadcast":
             return p.op("collective_broadcast", x, groups=groups)
+        case "agree":
+            return p.op("agree", x, groups=groups)
     return None
 
 
@@ -190,7 +192,7 @@ KINDS = [
     *("add", "multiply", "maximum", "tanh", "select", "transpose", "reshape", "reshape", "slice", "slice"),
     *("pad", "reverse", "concatenate", "broadcast", "dot", "reduce", "sort", "top_k", "iota", "gather"),
     *("dynamic_slice", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"),
-    "collective_broadcast",
+    *("collective_broadcast", "agree"),
 ]
 
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "nonlinear on partial", "expect_buggy": "refuted"}
 MESH = {"ep": 2}
 INPUTS = {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32), "router": jax.ShapeDtypeStruct((3, 4), jnp.float32)}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "batch statistics local", "expect_buggy": "refuted"}
 MESH = {"dp": 2}
 INPUTS = {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32), "gain": jax.ShapeDtypeStruct((3,), jnp.float32)}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "mask offset by rank missing", "expect_buggy": "refuted"}
 MESH = {"cp": 2}
 INPUTS = {

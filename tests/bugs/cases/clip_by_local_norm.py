@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "clipping by the local norm", "expect_buggy": "refuted"}
 MESH = {"fsdp": 4}
 LIMIT = 2.0

@@ -1,10 +1,9 @@
-"""Tensor parallelism, forward: a layer norm over features of which each rank has a part uses local statistics."""
+"""Tensor parallelism: a layer norm over features of which each rank has a part has a local variance."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
 
 META = {"kind": "local statistics", "expect_buggy": "refuted"}
 MESH = {"tp": 4}

@@ -1,10 +1,9 @@
-"""Sequence parallelism: the hand-written backward of a gather keeps a slice and drops what others computed."""
+"""Sequence parallelism: the written backward of a gather keeps a slice and drops what others computed."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
 
 META = {"kind": "slice for psum_scatter, custom_vjp", "expect_buggy": "refuted"}
 MESH = {"tp": 4}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "wrong slice offset", "expect_buggy": "refuted"}
 MESH = {"tp": 4}
 INPUTS = {"table": jax.ShapeDtypeStruct((12, 3), jnp.float32), "ids": jax.ShapeDtypeStruct((2, 5), jnp.int32)}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "wrong axis", "expect_buggy": "refuted"}
 MESH = {"fsdp": 2, "tp": 2}
 INPUTS = {"x": jax.ShapeDtypeStruct((4, 6), jnp.float32), "w": jax.ShapeDtypeStruct((6, 8), jnp.float32)}

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "rank order swapped", "expect_buggy": "refuted"}
 MESH = {"tp": 4}
-INPUTS = {"q": jax.ShapeDtypeStruct((5, 8, 3), jnp.float32), "k": jax.ShapeDtypeStruct((5, 2, 3), jnp.float32)}
+INPUTS = {
+    "q": jax.ShapeDtypeStruct((5, 8, 3), jnp.float32),
+    "k": jax.ShapeDtypeStruct((5, 2, 3), jnp.float32),
+}
 IN_SPECS = {"q": P(None, "tp"), "k": P()}
 OUT_SPECS = P("tp")
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "all_to_all with split and concat swapped", "expect_buggy": "refuted"}
 MESH = {"sp": 2}
 INPUTS = {n: jax.ShapeDtypeStruct((4, 4, 3), jnp.float32) for n in ("q", "k", "v")}

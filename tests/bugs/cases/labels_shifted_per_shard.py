@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "label shift", "expect_buggy": "refuted"}
 MESH = {"cp": 2}
 INPUTS = {"logp": jax.ShapeDtypeStruct((8, 5), jnp.float32), "ids": jax.ShapeDtypeStruct((8,), jnp.int32)}

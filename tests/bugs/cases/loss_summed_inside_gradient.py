@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "psum inside of grad", "expect_buggy": "refuted"}
 MESH = {"dp": 4}
 INPUTS = {"w": jax.ShapeDtypeStruct((3,), jnp.float32), "x": jax.ShapeDtypeStruct((8, 3), jnp.float32)}

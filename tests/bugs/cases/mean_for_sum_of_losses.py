@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "mean for sum", "expect_buggy": "refuted"}
 MESH = {"dp": 4}
 INPUTS = {

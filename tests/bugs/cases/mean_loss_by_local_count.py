@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "local count", "expect_buggy": "refuted"}
 MESH = {"dp": 2}
 INPUTS = {"loss": jax.ShapeDtypeStruct((4, 5), jnp.float32), "length": jax.ShapeDtypeStruct((4,), jnp.int32)}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "optimizer state not synchronised", "expect_buggy": "refuted"}
 MESH = {"dp": 2}
 RATE, DECAY = 0.05, 0.9

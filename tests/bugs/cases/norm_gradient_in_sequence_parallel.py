@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "norm gradient not summed in SP", "expect_buggy": "refuted"}
 MESH = {"tp": 2}
 INPUTS = {

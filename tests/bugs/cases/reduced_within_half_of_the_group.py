@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "wrong group", "expect_buggy": "refuted"}
 MESH = {"tp": 4}
 INPUTS = {"x": jax.ShapeDtypeStruct((3, 8), jnp.float32), "w": jax.ShapeDtypeStruct((8, 5), jnp.float32)}

@@ -1,10 +1,9 @@
-"""Tensor parallelism, backward through remat: the gradient of a column-parallel layer's input stays partial."""
+"""Tensor parallelism, backward through remat: the gradient before a column-parallel layer is partial."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
 
 META = {"kind": "missing psum, backward", "expect_buggy": "refuted"}
 MESH = {"tp": 2}

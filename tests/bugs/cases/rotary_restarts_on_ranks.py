@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "rotary position offset", "expect_buggy": "refuted"}
 MESH = {"cp": 2}
 INPUTS = {"x": jax.ShapeDtypeStruct((8, 2, 6), jnp.float32)}
@@ -18,7 +17,8 @@ def turn(x, places):
     speed = 1.0 / (100.0 ** (jnp.arange(half) / half))
     angle = places[:, None, None] * speed
     a, b = x[..., :half], x[..., half:]
-    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), b * jnp.cos(angle) + a * jnp.sin(angle)], -1)
+    c, s = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([a * c - b * s, b * c + a * s], axis=-1)
 
 
 def reference(x):

@@ -1,10 +1,9 @@
-"""Tensor parallelism, forward: the bias of a row-parallel layer is inside of the reduction, with a residual."""
+"""Tensor parallelism: the bias of a row-parallel layer is inside of the reduction."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
 
 META = {"kind": "bias added on every rank", "expect_buggy": "refuted"}
 MESH = {"tp": 2}

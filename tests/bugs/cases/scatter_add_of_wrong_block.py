@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "wrong offset, scatter", "expect_buggy": "refuted"}
 MESH = {"ep": 2}
 INPUTS = {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32), "w": jax.ShapeDtypeStruct((3, 3), jnp.float32)}

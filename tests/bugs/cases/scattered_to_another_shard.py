@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "shard update off by one", "expect_buggy": "refuted"}
 MESH = {"dp": 4}
 INPUTS = {"w": jax.ShapeDtypeStruct((8, 2), jnp.float32), "g": jax.ShapeDtypeStruct((4, 8, 2), jnp.float32)}

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "duplicated psum", "expect_buggy": "refuted"}
 MESH = {"dp": 2, "tp": 2}
 INPUTS = {

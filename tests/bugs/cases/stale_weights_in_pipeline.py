@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "stale value", "expect_buggy": "refuted"}
 MESH = {"pp": 2}
-INPUTS = {"x": jax.ShapeDtypeStruct((3, 4, 5), jnp.float32), "w": jax.ShapeDtypeStruct((2, 5, 5), jnp.float32)}
+INPUTS = {
+    "x": jax.ShapeDtypeStruct((3, 4, 5), jnp.float32),
+    "w": jax.ShapeDtypeStruct((2, 5, 5), jnp.float32),
+}
 IN_SPECS = {"x": P(), "w": P("pp")}
 OUT_SPECS = P()
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "tied gradients", "expect_buggy": "refuted"}
 MESH = {"pp": 2, "dp": 2}
 INPUTS = {

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-
 META = {"kind": "vocab-parallel loss without max over axis", "expect_buggy": "refuted"}
 MESH = {"tp": 2}
-INPUTS = {"logits": jax.ShapeDtypeStruct((5, 8), jnp.float32), "labels": jax.ShapeDtypeStruct((5,), jnp.int32)}
+INPUTS = {
+    "logits": jax.ShapeDtypeStruct((5, 8), jnp.float32),
+    "labels": jax.ShapeDtypeStruct((5,), jnp.int32),
+}
 RANGES = {"labels": (0, 8)}
 IN_SPECS = {"logits": P(None, "tp"), "labels": P()}
 OUT_SPECS = P()
