@@ -78,6 +78,7 @@ def figures(rows: list[Row]) -> dict[str, Any]:
     different = sum(n for (bad, _), n in total.items() if bad)
     refuted = total[True, Verdict.REFUTED]
     verified = sum(r.verdict is Verdict.VERIFIED for r in rows)
+    intact = [r.name for r in rows if not r.mutants]
     unnamed = [r.name for r in rows if r.verdict is Verdict.UNKNOWN and not r.place]
     return {
         "programs": len(rows),
@@ -88,7 +89,7 @@ def figures(rows: list[Row]) -> dict[str, Any]:
         "equivalent_mutants": sum(total.values()) - different,
         "seconds": round(sum(r.xla + r.proof for r in rows), 1),
         "ok": all(r.as_it_should_be for r in rows)
-        and not unnamed
+        and not (unnamed or intact)
         and verified >= min(VERIFIED, len(rows))
         and refuted >= REFUTED * different,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,14 +35,21 @@ WRAPPER_FILES: Final = (
 
 MAX_STACK_TEXT: Final = 1 << 16
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_STANDARD: Final = re.compile(r"/lib/python3\.\d+/(?!site-packages/|dist-packages/)")
+"""Where Python's own library is, such as `contextlib`, through which decorated functions are called."""
 
 
 def is_wrapper(file: str, wrapper_files: Sequence[str]) -> bool:
-    """Whether `file` is one of `wrapper_files`, compared by whole path components from the end."""
+    """Whether `file` is one of `wrapper_files`, or of Python's own library."""
+    return _STANDARD.search("/" + file.replace("\\", "/")) is not None or is_one_of(file, wrapper_files)
+
+
+def is_one_of(file: str, names: Sequence[str]) -> bool:
+    """Whether `file` has one of these names, or is in a folder with one that ends in `/`, compared by whole
+    path components from the end."""
     path = "/" + file.replace("\\", "/").lstrip("/")
     return any(
-        f"/{w.lstrip('/')}" in path if w.endswith("/") else path.endswith(f"/{w.lstrip('/')}")
-        for w in wrapper_files
+        f"/{n.lstrip('/')}" in path if n.endswith("/") else path.endswith(f"/{n.lstrip('/')}") for n in names
     )
 
 

@@ -12,16 +12,16 @@ _MODULE: Final = 13
 
 
 def exported(data: bytes) -> bytes | None:
-    """The bytecode in what `jax.export.Exported.serialize` wrote, a FlatBuffers table; None for other data."""
+    """The bytecode in what `jax.export.Exported.serialize` wrote, a FlatBuffers table; None without one."""
 
-    def number(at: int, size: int) -> int:
+    def number(at: int, size: int, signed: bool = False) -> int:
         if not 0 <= at <= len(data) - size:
             raise IndexError(at)
-        return int.from_bytes(data[at : at + size], "little")
+        return int.from_bytes(data[at : at + size], "little", signed=signed)
 
     try:
         table = number(0, 4)
-        fields = table - int.from_bytes(number(table, 4).to_bytes(4, "little"), "little", signed=True)
+        fields = table - number(table, 4, signed=True)
         entry = 4 + 2 * _MODULE
         offset = number(fields + entry, 2) if number(fields, 2) > entry else 0
         if not offset:

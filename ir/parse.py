@@ -47,7 +47,7 @@ def parse(text: str, *, source: str) -> Module:
     """
     try:
         parts = _parser().parse(text)
-        return _Builder().module(parts)
+        return _Builder().module(parts[1][0])
     except UnexpectedInput as error:
         raise ModuleError(f"{source}:{_unexpected(error, text)}") from None
     except _Misplaced as error:
@@ -197,6 +197,9 @@ class _Parts(Transformer[Token, Any]):
             raise
         except ValueError:
             _fail(children[1], "the string is not base64")
+
+    def submodule(self, children: Any) -> Module:
+        return _Builder().module(children[0])
 
     def attribute(self, children: Any) -> Any:
         return children

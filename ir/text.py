@@ -9,7 +9,8 @@
 
 `parse(to_text(m))` equals `m` in every name, type, attribute bit, location and warning. Small
 arrays are listed row by row (a complex one as real and imaginary parts in turn), arrays of one
-value are a `splat`, others are little-endian bytes in base64.
+value are a `splat`, others are little-endian bytes in base64. The body of a loop is a module in
+this form, with frames of its own.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ def _literal(value: Any) -> str:
         return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, np.ndarray):
         return _array(value)
+    if isinstance(value, Module):
+        return to_text(value).rstrip().replace("\n", "\n  ")
     raise ModuleError(f"attribute value {value!r} of type {type(value).__name__} has no text form")
 
 

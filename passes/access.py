@@ -273,7 +273,7 @@ class Accesses:
                 if r is None:
                     return e
                 if s == 1:
-                    return (r[0] + offset, r[1])
+                    return (r[0] + offset, r[1]) if offset else r
                 return (offset + r[0] * s, tuple((u, v * s) for u, v in r[1]))
         out: list[tuple[int, int]] = []
         changed = False

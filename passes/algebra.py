@@ -9,15 +9,16 @@ from shardproof.ir.types import Array, DType, Kind, TensorType
 from shardproof.passes import elementwise as pointwise
 from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import multiply, select
+from shardproof.passes.arithmetic import select
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE_INFINITY, Store, Term
 from shardproof.passes.collectives import Ranks
 from shardproof.passes.concatenate import same
+from shardproof.passes.folding import fold_sum
 from shardproof.passes.literals import literal, scalar
 from shardproof.passes.logic import clamp, conjunction, modular, within
 from shardproof.passes.pieces import read
-from shardproof.passes.reduction import reduce
+from shardproof.passes.reduction import contract, reduce
 from shardproof.passes.scattering import scatter
 from shardproof.passes.views import Unsupported, View, align, fresh, place, rename
 
@@ -224,9 +225,8 @@ class Views:
         if any(x.shape[d] == 0 for d in xc):
             return self._identity("sum", shape, x.dtype)
         if x.dtype.kind == "real":
-            product = multiply(self.store, (a, b))
-        else:
-            product = pointwise.apply(self.store, "multiply", (a, b), x.dtype, x.dtype, {})
+            return View(contract(self.store, bound, (a, b)), dims, shape, x.dtype)
+        product = pointwise.apply(self.store, "multiply", (a, b), x.dtype, x.dtype, {})
         return View(self._reduced(View(product, (), (), x.dtype), "sum", bound), dims, shape, x.dtype)
 
     # computed positions
@@ -297,7 +297,7 @@ class Views:
                 by: dict[int, Expr] = {}
                 views.split_into(store, starts.dims[vector], constant(n), by)
                 component = read(store, store.substitute_term(component, by))
-            e = clamp(store, store.expression(component), 0, x.shape[d] - sizes[d])
+            e = clamp(store, fold_sum(store, store.expression(component)), 0, x.shape[d] - sizes[d])
             at[d] = store.add(at[d], e)
         for d, b in zip(attrs["operand_batching_dims"], attrs["start_indices_batching_dims"], strict=True):
             at[d] = store.add(at[d], store.flatten(starts.dims[b]))

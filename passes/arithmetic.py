@@ -454,6 +454,9 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
     kind = store.kind(a)
     if kind == "bool" and {a.cls, b.cls} & {store.TRUE, store.FALSE}:
         return _select_truth(store, p, a, b)
+    nested = _nested(store, p, a, b)
+    if nested is not None:
+        return nested
     if kind == "real":
         if b.coef == 0 and a.cls == store.ONE:
             return scaled(indicator(store, p), a.coef)
@@ -490,6 +493,21 @@ def select(store: Store, p: Term, a: Term, b: Term) -> Term:
         rebuild=Rebuild(lambda ts, _: select(store, *ts)),
     )
     return scaled(made, unit)
+
+
+def _nested(store: Store, p: Term, a: Term, b: Term) -> Term | None:
+    """A choice whose second case is also the second case of a choice in the first, as one choice."""
+    from shardproof.passes.logic import conjunction
+
+    op = store.classes[a.cls].op
+    if op == "indicator" and b.coef == 0 and b.cls == store.ONE:
+        (q,), _ = store.expand(a)
+        return scaled(indicator(store, conjunction(store, (p, read(store, q)))), a.coef)
+    if op != "select":
+        return None
+    q, x, y = (read(store, t) for t in store.expand(a)[0])
+    x, y = scaled(x, a.coef), scaled(y, a.coef)
+    return select(store, conjunction(store, (p, q)), x, y) if y == b else None
 
 
 def _masked(store: Store, p: Term, a: Term, b: Term) -> Term | None:

@@ -27,7 +27,7 @@ from shardproof.passes.classes import Class, Coefficient, Store, Term
 from shardproof.passes.facts import derive
 from shardproof.passes.pieces import Rebuild, distribute, find_cut
 from shardproof.passes.plans import Groups as Groups
-from shardproof.passes.plans import Plan, general, instance, pattern
+from shardproof.passes.plans import Plan, instance, pattern
 
 ORDER_LIMIT: Final = 48
 """How many tied operand orders are tried; more only costs completeness."""
@@ -143,10 +143,11 @@ class Application:
         occurrences = self.occurrences()
         if len(occurrences) < 2:
             return
-        at: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for i, o in occurrences.items():
-            at.setdefault(o, []).append(i)
         held = self.held()
+        sides = {i: (i in self.bound, i in held) for i in occurrences}
+        at: dict[tuple[tuple[tuple[int, int], ...], tuple[bool, bool]], list[int]] = {}
+        for i, o in occurrences.items():
+            at.setdefault((o, sides[i]), []).append(i)
         before: dict[int, int] = {}
         for g in self.groups:
             before.update(zip(g[1:], g[:-1], strict=True))
@@ -155,13 +156,13 @@ class Application:
         for lo in list(occurrences):
             if lo in dropped:
                 continue
-            o = occurrences[lo]
+            o, side = occurrences[lo], sides[lo]
             current = root.get(lo, lo)
-            if current in self.out or len(at[o]) > 1:
+            if current in self.out or len(at[o, side]) > 1:
                 continue
             while True:
                 size = store.sizes[current]
-                found = at.get(tuple([(p, s * size) for p, s in o]))
+                found = at.get((tuple([(p, s * size) for p, s in o]), side))
                 if found is None or len(found) != 1:
                     break
                 base = found[0]
@@ -433,7 +434,7 @@ def node(
     plan = store.plans.get(shape.key) if shape is not None else None
     if shape is not None and plan is not None:
         lead, placed = _related(operands, [plan.placed[n] for n in shape.kinds], scaled)
-        access = instance(plan, shape.names)
+        access = instance(store, plan, shape.names)
         return store.settled(Term(lead, _interned(store, op, attrs, kind, placed, plan, len(out)), access))
     work = Application(store, operands, bound, groups, out)
     work.regroup()
@@ -471,12 +472,11 @@ def node(
         lengths,
         tuple([store.place("free", n, store.sizes[i]) for n, i in enumerate(free)]),
         tuple([store.place("bound", n, store.sizes[i]) for n, i in enumerate(inner)]),
-        (),
+        access,
+        shape.names if shape is not None else (),
     )
     if shape is not None:
-        where = general(access, shape.names)
-        if where is not None:
-            store.plans[shape.key] = plan._replace(read=where)
+        store.plans[shape.key] = plan
     cls = _interned(store, op, attrs, kind, placed, plan, len(out), ties)
     return store.settled(Term(lead, cls, access))
 

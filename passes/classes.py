@@ -201,7 +201,12 @@ class Store(Accesses):
         return found
 
     def element(self, cls: int, access: tuple[Expr, ...]) -> Expr:
-        """The value of integer class `cls` at `access`; reads of tables are folded where they are closed."""
+        """The value of integer class `cls` at `access`; pieces of concatenations are entered, closed reads of
+        tables folded."""
+        if self.classes[cls].op == "concat":
+            inner = self.builders["read"](self, Term(1, cls, access))
+            if inner.cls != cls:
+                return self.expression(inner)
         folded = fold(self, cls, access)
         return folded if folded is not None else super().element(cls, access)
 

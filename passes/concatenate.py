@@ -41,7 +41,14 @@ def concatenate(store: Store, along: int, pieces: Sequence[Piece]) -> Term:
     if low is not None:
         return _split(store, along, fused, low)
     lead: Coefficient = next((t.coef for _, _, t in fused if t.coef), 1)
-    return node_of(store, along, fused, lead)
+    return _by_value(store, node_of(store, along, fused, lead))
+
+
+def _by_value(store: Store, t: Term) -> Term:
+    """The term, by its values where it joins integers or truth values that are known."""
+    from shardproof.passes.literals import by_value
+
+    return by_value(store, t) if store.classes[t.cls].op == "concat" and store.kind(t) != "real" else t
 
 
 def node_of(store: Store, along: int, pieces: Sequence[Piece], lead: Coefficient) -> Term:

@@ -6,13 +6,13 @@ truth; an operator without a rule says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shardproof.passes.access import Element, Expr, scale, shift
+from shardproof.passes.access import Element, Expr, constant, index, scale, shift
 from shardproof.passes.classes import (
     NEGATIVE_INFINITY,
     NONNEGATIVE,
@@ -196,6 +196,10 @@ def _rows_live(store: Store, c: Class, parts: Sequence[Term]) -> bool:
     """Whether constant conditions hold together somewhere in each row."""
     from shardproof.passes.evaluate import Evaluation, EvaluationError
 
+    if all(p.cls in (store.STEP, store.MATCH) for p in parts) and any(
+        all(_holds(store, p, by) for p in parts) for p in parts for by in _places(store, c, p.access[0])
+    ):
+        return True
     read = sorted(set().union(*(store.term_indices(p) for p in parts)))
     order = [*(i for i in read if i not in c.bound), *(i for i in read if i in c.bound)]
     shape = [store.sizes[i] for i in order]
@@ -214,6 +218,26 @@ def _rows_live(store: Store, c: Class, parts: Sequence[Term]) -> bool:
         return False
     bound = tuple(d for d, i in enumerate(order) if i in c.bound)
     return bool(values.any(axis=bound).all())
+
+
+def _places(store: Store, c: Class, e: Expr) -> Iterator[dict[int, Expr]]:
+    """Positions of the bound indices of a reduction: where the affine `e` is largest, where it is 0."""
+    strides = dict(e[1])
+    corner = {i: constant(store.sizes[i] - 1 if strides.get(i, 0) > 0 else 0) for i in c.bound}
+    yield corner
+    for i in c.bound:
+        s = strides.get(i, 0)
+        if abs(s) == 1:
+            others = {j: at for j, at in corner.items() if j != i}
+            zero = store.substitute(scale(store.add(e, scale(index(i), -s)), -s), others)
+            if store.within(zero, 0, store.sizes[i]):
+                yield {**others, i: zero}
+
+
+def _holds(store: Store, p: Term, by: dict[int, Expr]) -> bool:
+    """Whether a comparison holds at a position, whatever the indices are that it does not give."""
+    low, high = store.range(store.substitute(p.access[0], by))
+    return low is not None and low >= 0 and (p.cls == store.STEP or (low, high) == (0, 0))
 
 
 def _extremum_special(store: Store, c: Class, flags: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shardproof.passes.access import Digit, Element, Expr, index, scale
+from shardproof.passes.access import Digit, Element, Expr, index, scale, shift
 
 if TYPE_CHECKING:
     from shardproof.passes.classes import Store
@@ -58,6 +58,22 @@ def fold_digit(store: Store, e: Expr) -> Expr:
     return e if values is None else tabulated(store, np.broadcast_to(values, shape), support)
 
 
+def fold_sum(store: Store, e: Expr) -> Expr:
+    """A sum of what a table holds at closed positions and of more that varies along the same indices, as one
+    table or an affine expression."""
+    tables = [t for t, _ in e[1] if t < 0 and isinstance(store.atom(t), Element)]
+    told = {i for t in tables for i in store.indices((0, ((t, 1),)))}
+    rest = [i for t, _ in e[1] if t not in tables for i in store.indices((0, ((t, 1),)))]
+    if len(tables) + len(told.intersection(rest)) < 2 or not told:
+        return e
+    support = sorted(set(store.indices(e)))
+    shape = [store.sizes[i] for i in support]
+    if prod(shape) > LIMIT:
+        return e
+    values = evaluate(store, e, grid_of(support, shape))
+    return e if values is None else tabulated(store, np.broadcast_to(values, shape), support)
+
+
 def grid_of(support: Sequence[int], shape: Sequence[int]) -> Grid:
     """Every value of each index, along an axis of its own."""
     return {
@@ -71,7 +87,7 @@ def tabulated(store: Store, values: Any, at: list[int]) -> Expr:
     values = np.asarray(values)
     e = affine(values, [index(i) for i in at])
     if e is None and values.ndim == 1:
-        e = _rotation(store, values, at[0])
+        e = _rotation(store, values, at[0]) or _digit(store, values, at[0])
     if e is not None:
         return e
     large = values.dtype == np.uint64 and int(values.max()) >= 1 << 63
@@ -96,6 +112,22 @@ def _rotation(store: Store, values: Any, at: int) -> Expr | None:
     for step in (1, -1):
         if n > 1 and bool(((values - step * np.arange(len(values)) - values[0]) % n == 0).all()):
             return store.digit((int(values[0]), ((at, step),)), 1, n)
+    return None
+
+
+def _digit(store: Store, values: Any, at: int) -> Expr | None:
+    """`c + s * ((i // d) % m)`, where the table of index i is that."""
+    values = values.astype(object if int(values.max()) > LARGEST else np.int64)
+    first = int(values[0])
+    changes = np.flatnonzero(values != first)
+    if not len(changes):
+        return None
+    d = int(changes[0])
+    step = int(values[d]) - first
+    back = np.flatnonzero(values[d:] == first)
+    m = (d + int(back[0])) // d if len(back) else -(-len(values) // d)
+    if bool((first + step * (np.arange(len(values)).astype(values.dtype) // d % m) == values).all()):
+        return shift(scale(store.digit(index(at), d, m), step), first)
     return None
 
 

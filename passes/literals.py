@@ -20,7 +20,7 @@ from shardproof.passes.tables import LIMIT, meet
 
 EXACT: Final = frozenset(
     {"and", "not", "xor", "all", "select", "maximum", "minimum", "divide", "remainder", "modular", "truth"}
-    | {"table", "step", "match", "position", "true", "false"}
+    | {"table", "step", "match", "position", "true", "false", "concat"}
 )
 """Class operators that evaluation computes exactly."""
 SAFE: Final = 1 << 62

@@ -44,9 +44,11 @@ def conjunction(store: Store, operands: Sequence[Term]) -> Term:
                 return x
             if x.cls != store.TRUE:
                 seen[x] = None
-    terms = list(seen)
+    terms = _decided(store, list(seen))
+    if terms is None:
+        return store.truth(False)
     plain = [t for t in terms if t.cls == store.STEP or store.classes[t.cls].op == "not"]
-    if any(negate(store, t) in seen for t in plain):
+    if any(negate(store, t) in terms for t in plain):
         return store.truth(False)
     if not terms:
         return store.truth(True)
@@ -61,6 +63,23 @@ def conjunction(store: Store, operands: Sequence[Term]) -> Term:
         commutative=True,
         rebuild=Rebuild(lambda ts, _: conjunction(store, ts)),
     )
+
+
+def _decided(store: Store, terms: list[Term]) -> list[Term] | None:
+    """The terms, where integers are compared with positions: what is equal to a position without limits that
+    other comparisons imply, and without comparisons that the equality implies; None where it excludes one."""
+    matches = [t for t in terms if t.cls == store.MATCH and any(u < 0 for u, _ in t.access[0][1])]
+    steps = [t for t in terms if t.cls == store.STEP]
+    if not matches or not steps:
+        return terms
+    from shardproof.passes.given import given
+
+    simpler = {t: given(store, t, steps) for t in matches}
+    simpler |= {t: given(store, t, list(simpler.values())) for t in steps}
+    if any(t.cls == store.FALSE for t in simpler.values()):
+        return None
+    kept = {t: simpler.get(t, t) for t in terms}
+    return [new if t in matches else t for t, new in kept.items() if new.cls != store.TRUE]
 
 
 def disjunction(store: Store, operands: Sequence[Term]) -> Term:

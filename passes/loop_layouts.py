@@ -1,4 +1,4 @@
-"""Where a tensor may be found in another: the inverse of an access, copies, and shards over axes of the mesh."""
+"""Where a tensor may be found in another: the inverse of an access, copies, shards over axes of the mesh."""
 
 from __future__ import annotations
 

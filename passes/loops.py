@@ -14,16 +14,17 @@ round; what a relation needs that is not kept is dropped, and the round is norma
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from shardproof.ir.module import Module, Op, Value
 from shardproof.ir.types import TensorType
 from shardproof.passes.access import Expr, constant, index
-from shardproof.passes.algebra import Views
 from shardproof.passes.classes import Store
 from shardproof.passes.concatenate import same
 from shardproof.passes.loop_layouts import inverse, layouts
+from shardproof.passes.loop_writes import Write, rows_of, write_of
 from shardproof.passes.views import View, fresh, place
 
 if TYPE_CHECKING:
@@ -63,15 +64,17 @@ class Shape:
     """What the operators of a body say of its carried values, by number.
 
     `same` stay as they are; `counts` grow by a value that no round changes; `folds` are combined, by a kind
-    of reduction, with values that do not depend on them, and are read by nothing else.
+    of reduction, with values that do not depend on them, and are read by nothing else; of `writes` a row is
+    written that does not depend on them, and nothing else reads them.
     """
 
     same: frozenset[int]
     counts: Mapping[int, Value]
     folds: Mapping[int, tuple[str, tuple[Value, ...]]]
+    writes: Mapping[int, Write]
 
 
-def shape_of(body: Module, consts: int, carries: int) -> Shape:
+def shape_of(body: Module, consts: int, carries: int, length: int) -> Shape:
     """What is seen without normalising anything."""
     inputs = [i.value for i in body.inputs]
     fixed = {v.name for v in inputs[:consts]}
@@ -82,7 +85,7 @@ def shape_of(body: Module, consts: int, carries: int) -> Shape:
         for v in op.operands:
             uses.setdefault(v.name, []).append(op)
     results = [o.value.name for o in body.outputs]
-    own, counts, folds = set(), {}, {}
+    own, counts, folds, writes = set(), {}, {}, {}
     for k in range(carries):
         value, result = inputs[consts + k], results[k]
         if value.name == result:
@@ -97,7 +100,11 @@ def shape_of(body: Module, consts: int, carries: int) -> Shape:
         found = _fold(value, result, uses, results)
         if found is not None:
             folds[k] = found
-    return Shape(frozenset(own), counts, folds)
+            continue
+        write = write_of(value, result, uses, results, length)
+        if write is not None:
+            writes[k] = write
+    return Shape(frozenset(own), counts, folds, writes)
 
 
 def _fold(
@@ -138,19 +145,14 @@ def scan(state: Normalised, op: Op, operands: Sequence[View]) -> tuple[View, ...
         tuple(operands[before:]),
         length,
         reverse,
-        shape_of(body, consts, carries),
+        shape_of(body, consts, carries, length),
     )
     found = given.found()
     assert given.swept is not None
-    name = op.results[0].name if op.results else ""
+    name = op.results[0].name
+    state.rounds[name] = given.swept
     state.opaque.update((f"{name}/{inside}", why) for inside, why in given.swept.opaque.items())
     return found
-
-
-def _fits(algebra: Views, loop: Loop, length: int, reverse: bool) -> bool:
-    known = {i for _, i in algebra.ranks.axes} | set(algebra.steps)
-    ours = loop.length == length and loop.reverse == reverse and loop.step not in algebra.steps
-    return ours and loop.within <= known
 
 
 Candidate = tuple[int, tuple[Expr, ...], tuple[tuple[int, ...], ...]]
@@ -178,22 +180,54 @@ class _Given:
 
     def free(self) -> list[int]:
         """The carried values that need a class of their own, or a relation."""
-        known = {*self.shape.same, *self.shape.counts, *self.shape.folds}
-        return [k for k in range(len(self.initial)) if k not in known]
+        known = {*self.shape.same, *self.shape.counts, *self.shape.folds, *self.shape.writes}
+        return [k for k, own in enumerate(self.initial) if k not in known and 0 not in own.shape]
 
     def found(self) -> tuple[View, ...]:
-        """What the loop gives."""
+        """What the loop gives; loops are tried in order from the one after that which was found last."""
         store, carries = self.store, len(self.initial)
         if self.length == 1:
             rows = [_row(store, x, constant(0)) for x in self.stacked]
             results = self.sweep(self.initial, rows)
             return (*results[:carries], *(_stacked(store, y, ()) for y in results[carries:]))
-        for loop in list(store.loops):
-            if _fits(self.state.algebra, loop, self.length, self.reverse):
-                made = self.related(loop)
-                if made is not None:
-                    return self.results(*made)
-        return self.results(*self.alone())
+        known = store.loops
+        last = next((n for n, x in enumerate(known, 1) if x.step == known[-1].step), 0)
+        fit = [x for x in (*known[last:], *known[:last]) if self._fits(x)]
+        step, results = self._normalised(fit)
+        written = self._written(step)
+        if len(written) < len(self.shape.writes):
+            kept = {k: self.shape.writes[k] for k in written}
+            self.shape = replace(self.shape, writes=kept)
+            step, results = self._normalised(fit)
+            written = self._written(step)
+        return self.results(step, results, written)
+
+    def _normalised(self, fit: Sequence[Loop]) -> tuple[int, tuple[View, ...]]:
+        """The number of the round, and the results of that round."""
+        for whole, loop in product((True, False), fit):
+            made = self.related(loop, whole)
+            if made is not None:
+                return made
+        return self.alone()
+
+    def _written(self, step: int) -> dict[int, View]:
+        """What all rounds write, of the carried values that are written by the number of the round."""
+        assert self.swept is not None
+        found = {
+            k: rows_of(self.store, write, self.swept.views, step, self.length)
+            for k, write in self.shape.writes.items()
+        }
+        return {k: view for k, view in found.items() if view is not None}
+
+    def _fits(self, loop: Loop) -> bool:
+        """Whether this loop may share the number of `loop`.
+
+        All that `loop` reads must be known here, and its number is none of a round that this loop is in.
+        """
+        algebra = self.state.algebra
+        known = {i for _, i in algebra.ranks.axes} | set(algebra.steps)
+        alike = loop.length == self.length and loop.reverse == self.reverse
+        return alike and loop.step not in algebra.steps and loop.within <= known
 
     def alone(self) -> tuple[int, tuple[View, ...]]:
         """The loop by itself: classes of its own for what is carried, finite where that is kept."""
@@ -209,16 +243,16 @@ class _Given:
                 return step, results
             special = worse
 
-    def related(self, loop: Loop) -> tuple[int, tuple[View, ...]] | None:
+    def related(self, loop: Loop, whole: bool) -> tuple[int, tuple[View, ...]] | None:
         """The loop with what it carries as views of what `loop` does; None where no round keeps any.
 
-        What is no view of that has a class of its own.
+        What is no view of that has a class of its own; with `whole` that is None, too.
         """
         options = {k: list(self._candidates(k, loop)) for k in self.free()}
         special = {k: self._special(self.initial[k]) for k in self.free()}
         known = len(self.store.loops)
         for _ in range(SWEEPS):
-            if not any(options.values()):
+            if not any(options.values()) or (whole and not all(options.values())):
                 break
             chosen = {k: own[0] for k, own in options.items() if own}
             carried = {k: self._through(k, c, loop) for k, c in chosen.items()}
@@ -260,7 +294,8 @@ class _Given:
             dims = tuple(fresh(self.store, n) for n in own.shape)
             mine = place(self.store, own, [self.store.flatten(d) for d in dims])
             axes = [i for _, i in self.state.algebra.ranks.axes]
-            options = [inverse(self.store, other, mine), *layouts(self.store, axes, other.shape, own.shape, dims)]
+            copies = layouts(self.store, axes, other.shape, own.shape, dims)
+            options = [inverse(self.store, other, mine), *copies]
             seen: set[tuple[Expr, ...]] = set()
             for at in options:
                 if at is None or at in seen:
@@ -339,8 +374,10 @@ class _Given:
 
     # results
 
-    def results(self, step: int, results: Sequence[View]) -> tuple[View, ...]:
-        """What the loop gives, from what round `step` does."""
+    def results(
+        self, step: int, results: Sequence[View], written: Mapping[int, View]
+    ) -> tuple[View, ...]:
+        """What the loop gives, from what round `step` does; `written` is what all rounds write."""
         store = self.store
         last = constant(0 if self.reverse else self.length - 1)
         found: list[View] = []
@@ -349,6 +386,9 @@ class _Given:
                 found.append(own)
             elif k in self.shape.folds:
                 found.append(self._folded(k, step))
+            elif k in written:
+                added = self.shape.writes[k].added
+                found.append(self.state.algebra.combine("sum", own, written[k]) if added else written[k])
             else:
                 after = results[k]
                 term = store.substitute_term(after.term, {step: last})

@@ -14,16 +14,21 @@ from shardproof.passes.collectives import Ranks
 from shardproof.passes.concatenate import concatenate, settle
 from shardproof.passes.concatenate import same as same
 from shardproof.passes.facts import ANYTHING
+from shardproof.passes.pieces import read
 from shardproof.passes.views import Unsupported, View, empty, fresh
 
 
 @dataclass(slots=True)
 class Normalised:
-    """The views of a program's values, and the values whose operator has no meaning as views."""
+    """The views of a program's values, and the values whose operator has no meaning as views.
+
+    `rounds` has, by the first result of a loop, what one of its rounds computes.
+    """
 
     algebra: Views
     views: dict[str, View]
     opaque: dict[str, str] = field(default_factory=dict)
+    rounds: dict[str, Normalised] = field(default_factory=dict)
 
 
 def new_store(
@@ -37,6 +42,7 @@ def new_store(
     store = Store(folding=folding, lenient=lenient, reading=reading, algebra=algebra)
     store.builders["concat"] = concatenate
     store.builders["settle"] = settle
+    store.builders["read"] = read
     return store
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from shardproof.passes.access import Expr, constant, index, shift
+from shardproof.passes.access import Element, Expr, constant, index, shift
 from shardproof.passes.classes import Store, Term
 
 
@@ -66,15 +66,25 @@ def piece(store: Store, t: Term, n: int, local: Expr) -> Term:
 def find_cut(
     store: Store, operands: Sequence[Term], admits: Callable[[Cut], bool] = lambda cut: True
 ) -> Cut | None:
-    """An index along which some operand is a concatenation with aligned cut points."""
+    """An index along which some operand, or a position where one is read, is a concatenation with aligned cut
+    points."""
     for t in operands:
-        c = store.classes[t.cls]
-        if c.op != "concat":
-            continue
-        cut = _aligned(store, t.access[-1], list(accumulate(c.attrs[:-1])))
-        if cut is not None and admits(cut):
-            return cut
+        for cls, access in _joined(store, t):
+            cut = _aligned(store, access[-1], list(accumulate(store.classes[cls].attrs[:-1])))
+            if cut is not None and admits(cut):
+                return cut
     return None
+
+
+def _joined(store: Store, t: Term) -> Iterator[tuple[int, tuple[Expr, ...]]]:
+    """The concatenations that a term reads, itself or as a position, and where."""
+    if store.classes[t.cls].op == "concat":
+        yield t.cls, t.access
+    for e in t.access:
+        for u, _ in e[1]:
+            atom = store.atom(u) if u < 0 else None
+            if isinstance(atom, Element) and store.classes[atom.cls].op == "concat":
+                yield atom.cls, atom.access
 
 
 def _aligned(store: Store, position: Expr, borders: Sequence[int]) -> Cut | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardproof.passes.access import Expr
+from shardproof.passes.access import Digit, Expr, index
 
 if TYPE_CHECKING:
     from shardproof.passes.classes import Store, Term
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
     `placed` are the distinct accesses over placeholder indices; `extents` and `sizes` those of the free and
     the bound ones, `lengths` of ordered binders; `free` and `bound` the placeholders themselves. `read` is
-    where the class is read, as expressions whose indices are positions in `Pattern.names`.
+    where the class is read, over the indices `names`.
     """
 
     placed: tuple[Access, ...]
@@ -46,38 +46,68 @@ class Plan(NamedTuple):
     free: tuple[int, ...]
     bound: tuple[int, ...]
     read: Access
+    names: Sequence[int]
+
+
+class _Renaming:
+    """Indices numbered by first occurrence."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.local: dict[int, int] = {}
+        self._atoms: dict[int, tuple[Any, ...]] = {}
+
+    def expression(self, e: Expr) -> tuple[Any, ...]:
+        terms, local = e[1], self.local
+        if len(terms) == 1 and terms[0][0] > 0:
+            t, stride = terms[0]
+            n = local.get(t)
+            if n is None:
+                n = local[t] = len(local)
+            return (e[0], (n, stride))
+        own: list[tuple[Any, int]] = []
+        for t, stride in terms:
+            if t > 0:
+                n = local.get(t)
+                if n is None:
+                    n = local[t] = len(local)
+                own.append((n, stride))
+            else:
+                own.append((self._atom(t), stride))
+        return (e[0], *own)
+
+    def _atom(self, t: int) -> tuple[Any, ...]:
+        found = self._atoms.get(t)
+        if found is None:
+            atom = self.store.atom(t)
+            if isinstance(atom, Digit):
+                found = (self.expression(atom.expr), atom.div, atom.mod)
+            else:
+                found = (atom.cls, *map(self.expression, atom.access))
+            self._atoms[t] = found
+        return found
 
 
 def pattern(
     store: Store, operands: Sequence[Term], bound: Sequence[int], groups: Groups, out: Sequence[int]
 ) -> Pattern | None:
     """The pattern of an application whose operand order is settled; None where its form depends on more: on
-    positions that are computed, on concatenations or on symmetries of classes."""
+    concatenations or on symmetries of classes."""
     classes, sizes = store.classes, store.sizes
-    local: dict[int, int] = {}
+    renaming = _Renaming(store)
     seen: dict[tuple[Access, tuple[int | None, ...]], int] = {}
     kinds: list[int] = []
-    parts: list[tuple[Access, tuple[int | None, ...]]] = []
+    parts: list[tuple[Any, ...]] = []
     for t in operands:
         c = classes[t.cls]
         if c.symmetries or c.op == "concat":
             return None
         kind = seen.get((t.access, c.extents))
         if kind is None:
-            renamed = []
-            for offset, terms in t.access:
-                own = []
-                for i, stride in terms:
-                    if i < 0:
-                        return None
-                    n = local.get(i)
-                    if n is None:
-                        n = local[i] = len(local)
-                    own.append((n, stride))
-                renamed.append((offset, tuple(own)))
             kind = seen[t.access, c.extents] = len(parts)
-            parts.append((tuple(renamed), c.extents))
+            parts.append((c.extents, *map(renaming.expression, t.access)))
         kinds.append(kind)
+    local = renaming.local
     unread = tuple(sorted([sizes[i] for i in bound if i not in local]))
     summed = tuple(sorted([local[i] for i in bound if i in local]))
     lists: tuple[Any, ...] = ()
@@ -87,22 +117,16 @@ def pattern(
     return Pattern((tuple(parts), tuple([sizes[i] for i in names]), summed, unread, lists), names, kinds)
 
 
-def instance(plan: Plan, names: Sequence[int]) -> Access:
+def instance(store: Store, plan: Plan, names: Sequence[int]) -> Access:
     """Where the class of a plan is read in an application whose pattern has these names."""
-    return tuple(
-        [
-            (offset, tuple(sorted([(names[n], stride) for n, stride in terms])))
-            for offset, terms in plan.read
-        ]
-    )
-
-
-def general(access: Access, names: Sequence[int]) -> Access | None:
-    """An access over indices as one over their positions in `names`; None where it reads anything else."""
-    at = {i: n for n, i in enumerate(names)}
+    own = dict(zip(plan.names, names, strict=True))
+    by: dict[int, Expr] = {}
     found = []
-    for offset, terms in access:
-        if any(i not in at for i, _ in terms):
-            return None
-        found.append((offset, tuple([(at[i], stride) for i, stride in terms])))
+    for e in plan.read:
+        offset, terms = e
+        if len(terms) == 1 and terms[0][0] > 0:
+            found.append((offset, ((own[terms[0][0]], terms[0][1]),)))
+            continue
+        by = by or {old: index(new) for old, new in own.items()}
+        found.append(store.substitute(e, by))
     return tuple(found)

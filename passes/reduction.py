@@ -9,11 +9,20 @@ from math import prod
 from typing import Final
 
 from shardproof.passes.access import Element, Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
+from shardproof.passes.arithmetic import (
+    add,
+    factors_of,
+    magnitude,
+    maximum,
+    multiply,
+    power,
+    scaled,
+    select,
+)
 from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
-from shardproof.passes.logic import clamp, conjunction, largest, negate, real_of, smallest, step
-from shardproof.passes.pieces import Rebuild, read
+from shardproof.passes.logic import clamp, conjunction, largest, match, negate, real_of, smallest, step
+from shardproof.passes.pieces import Rebuild, find_cut, read, segments
 
 ENTERED: Final = 4
 """How many operators deep limits are simplified."""
@@ -85,7 +94,7 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
             if moving:
                 sums.append(total(store, bound, add(store, moving)))
             return scaled(add(store, sums), coef)
-        if store.algebra and any(_is_sum(store, x) for x in terms) and not any(map(store.special, terms)):
+        if any(_has_sum(store, x) for x in terms) and not any(map(store.special, terms)):
             return scaled(add(store, [total(store, bound, x) for x in terms]), coef)
     made = node(
         store,
@@ -99,8 +108,49 @@ def total(store: Store, bound: set[int], t: Term) -> Term:
     return scaled(made, coef)
 
 
+def contract(store: Store, bound: set[int], factors: Sequence[Term]) -> Term:
+    """The sum over `bound` of a product of real terms; over a concatenation part by part."""
+    cut = find_cut(store, factors, lambda cut: cut.index in bound)
+    if cut is None:
+        apart = _apart(store, bound, factors)
+        return total(store, bound, multiply(store, factors)) if apart is None else apart
+    sums = []
+    for _, i, at in segments(store, cut):
+        parts = [read(store, store.substitute_term(t, {cut.index: at})) for t in factors]
+        sums.append(contract(store, bound - {cut.index} | ({i} if i is not None else set()), parts))
+    return add(store, sums)
+
+
+def _apart(store: Store, bound: set[int], factors: Sequence[Term]) -> Term | None:
+    """The sum as a product of sums, without making the whole product first; None where it is no such product."""
+    every = [x for t in factors for x in factors_of(store, t)]
+    coef = prod((t.coef for t in (*factors, *every)), start=Fraction(1))
+    if coef == 0 or any(store.classes[t.cls].op == "indicator" for t in every):
+        return None
+    if any(u < 0 and not bound.isdisjoint(store.indices(e)) for t in every for e in t.access for u, _ in e[1]):
+        return None
+    summed = bound & {i for t in every for i in store.term_indices(t)}
+    parts = _components(store, summed, [Term(1, t.cls, t.access) for t in every if t.cls != store.ONE])
+    if len(parts) < 2:
+        return None
+    done = [multiply(store, fs) if not mine else total(store, mine, multiply(store, fs)) for mine, fs in parts]
+    return scaled(multiply(store, done), coef * prod(store.sizes[i] for i in bound - summed))
+
+
 def _is_sum(store: Store, t: Term) -> bool:
     return store.classes[t.cls].op == "sum"
+
+
+def _has_sum(store: Store, t: Term) -> bool:
+    """Whether a term is a sum over an index, or a product with one."""
+    inner = store.classes[t.cls]
+    return inner.op == "sum" or (inner.op == "multiply" and any(_is_sum(store, x) for x in inner.operands))
+
+
+def _gathers(store: Store, t: Term) -> bool:
+    """Whether a sum of the term goes on in it: the term is one, or adds some."""
+    inner = store.classes[t.cls]
+    return inner.op == "sum" or (inner.op == "add" and any(_has_sum(store, x) for x in inner.operands))
 
 
 def _components(
@@ -133,11 +183,11 @@ def _components(
 
 
 def _inward(store: Store, bound: set[int], factors: Sequence[Term]) -> tuple[set[int], Term] | None:
-    """The sum with indices that one factor alone reads, itself a sum, summed there."""
+    """The sum with indices that one factor alone reads, which is a sum or adds some, summed there."""
     if any(store.special(t) for t in factors):
         return None
     for n, t in enumerate(factors):
-        if not _is_sum(store, t):
+        if not _gathers(store, t):
             continue
         others = [*factors[:n], *factors[n + 1 :]]
         own = (bound & store.term_indices(t)).difference(*map(store.term_indices, others))
@@ -198,6 +248,12 @@ def _all(store: Store, bound: set[int], t: Term) -> Term:
     if store.classes[t.cls].op == "all":
         (body,), inner = store.expand(t)
         return _all(store, bound | set(inner), read(store, body))
+    if store.classes[t.cls].op == "not":
+        (p,), _ = store.expand(t)
+        told = _told(store, bound, p)
+        if told is not None:
+            j, e, others = told
+            return _all(store, bound - {j}, negate(store, conjunction(store, _held_at(store, j, e, others))))
     return node(
         store,
         "all",
@@ -245,7 +301,7 @@ def _picked(store: Store, bound: set[int], t: Term) -> Term | None:
         return _pick(store, bound, p, store.real(1))
     if op == "select":
         p, x, y = store.expand(t)[0]
-        return None if y.coef else _pick(store, bound, p, x)
+        return _pick(store, bound, p, x) if not y.coef else _both(store, bound, p, x, y)
     if op != "multiply" or not store.algebra:
         return None
     factors = [read(store, f) for f in store.expand(t)[0]]
@@ -258,20 +314,25 @@ def _picked(store: Store, bound: set[int], t: Term) -> Term | None:
     return _pick(store, bound, conjunction(store, masks), multiply(store, rest))
 
 
+def _both(store: Store, bound: set[int], p: Term, x: Term, y: Term) -> Term | None:
+    """The sum of `x` where the mask holds and of `y` where not, if the mask is a range of a bound index."""
+    if p.cls != store.STEP or len(p.access[0][1]) != 1 or p.access[0][1][0][0] not in bound:
+        return None
+    picked = [_pick(store, bound, q, z) for q, z in ((p, x), (negate(store, p), y))]
+    found = [t for t in picked if t is not None]
+    return add(store, found) if len(found) == 2 else None
+
+
 def _pick(store: Store, bound: set[int], p: Term, x: Term) -> Term | None:
     """`sum[j](x where j == e else 0)` is x at `j = e` where e is a value of j, else 0 (one-hot).
 
     Also for a window: `0 <= e - s*j < s` says that j is `e // s`.
     """
+    told = _told(store, bound, p)
+    if told is not None:
+        return _at(store, bound, *told, x)
     parts = store.expand(p)[0] if store.classes[p.cls].op == "and" else [p]
     for n, part in enumerate(parts):
-        if part.cls == store.MATCH:
-            for j, s in part.access[0][1]:
-                if j in bound and abs(s) == 1:
-                    rest = store.add(part.access[0], scale((0, ((j, s),)), -1))
-                    if bound.isdisjoint(store.indices(rest)):
-                        others = parts[:n] + parts[n + 1 :]
-                        return _at(store, bound, j, scale(rest, -s), others, x)
         if part.cls == store.STEP and len(part.access[0][1]) == 1 and part.access[0][1][0][0] in bound:
             return _from_edge(store, bound, part.access[0], parts[:n] + parts[n + 1 :], x)
         if part.cls == store.STEP:
@@ -280,6 +341,46 @@ def _pick(store: Store, bound: set[int], p: Term, x: Term) -> Term | None:
                 j, e, others = found
                 return _at(store, bound, j, e, others, x)
     return None
+
+
+def _told(store: Store, bound: set[int], p: Term) -> tuple[int, Expr, list[Term]] | None:
+    """A bound index, what it must be for `p` to hold (it reads no bound index), and the other conditions."""
+    parts = store.expand(p)[0] if store.classes[p.cls].op == "and" else [p]
+    for n, part in enumerate(parts):
+        for j, s in part.access[0][1] if part.cls == store.MATCH else ():
+            if j in bound and abs(s) == 1:
+                rest = store.add(part.access[0], scale((0, ((j, s),)), -1))
+                others = parts[:n] + parts[n + 1 :]
+                if bound.isdisjoint(store.indices(rest)):
+                    return j, scale(rest, -s), others
+                lowest = _lowest(store, bound, j, scale(rest, -s))
+                if lowest is not None:
+                    return j, lowest[0], [lowest[1], *others]
+    return None
+
+
+def _lowest(store: Store, bound: set[int], j: int, e: Expr) -> tuple[Expr, Term] | None:
+    """What j is where `j == e`, and the condition left, if what `e` has of bound indices is a multiple of j's
+    extent: j is the lowest digit of the rest, its higher ones are the multiple."""
+    size = store.sizes[j]
+    above = tuple(x for x in e[1] if x[0] in bound)
+    value = (e[0], tuple(x for x in e[1] if x[0] not in bound))
+    low, high = store.range(value)
+    if low is None or low < 0 or high is None or any(s % size for _, s in above):
+        return None
+    if not bound.isdisjoint(store.indices(value)):
+        return None
+    higher = store.digit(value, size, high // size + 1)
+    rest = store.add(higher, (0, tuple((i, s // size) for i, s in above)))
+    return store.digit(value, 1, size), match(store, rest)
+
+
+def _held_at(store: Store, j: int, e: Expr, conditions: list[Term]) -> list[Term]:
+    """That `e` is a value of index `j`, and the conditions there."""
+    last = store.sizes[j] - 1
+    by = {j: clamp(store, e, 0, last)}
+    guard = [step(store, e), step(store, shift(scale(e, -1), last))]
+    return guard + [refresh(store, store.substitute_term(q, by)) for q in conditions]
 
 
 def _from_edge(store: Store, bound: set[int], e: Expr, others: list[Term], x: Term) -> Term:
@@ -323,11 +424,8 @@ def _window(store: Store, bound: set[int], parts: list[Term], n: int) -> tuple[i
 
 
 def _at(store: Store, bound: set[int], j: int, e: Expr, others: list[Term], x: Term) -> Term:
-    extent = store.sizes[j]
-    inside = clamp(store, e, 0, extent - 1)
-    by = {j: inside}
-    guard = [step(store, e), step(store, shift(scale(e, -1), extent - 1))]
-    guard += [refresh(store, store.substitute_term(q, by)) for q in others]
+    guard = _held_at(store, j, e, others)
+    by = {j: clamp(store, e, 0, store.sizes[j] - 1)}
     value = read(store, refresh(store, store.substitute_term(x, by)))
     return total(store, bound - {j}, select(store, conjunction(store, guard), value, store.real(0)))
 
@@ -368,8 +466,6 @@ def _rebuilt(store: Store, t: Term) -> Term:
         return step(store, e)
     if t.cls == store.REAL:
         return scaled(real_of(store, e), t.coef)
-    from shardproof.passes.logic import match
-
     return match(store, e)
 
 

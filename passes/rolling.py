@@ -1,8 +1,8 @@
 """Sums and maxima of parts as one reduction: blocks side by side, and every value of a rotated index.
 
 Only where the algebra is wanted. `sum[j<m] x[j] + sum[j<n] x[m+j]` is `sum[k<m+n] x[k]`, single elements
-being blocks of one; `x[r] + x[(r+1)%n] + ... + x[(r+n-1)%n]` is `sum[q<n] x[q]`, since every value of the
-index occurs once.
+being blocks of one, and so it is where several slots move on together; `x[r] + x[(r+1)%n] + ... +
+x[(r+n-1)%n]` is `sum[q<n] x[q]`, since every value of the index occurs once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardproof.passes.access import Expr, index
+from shardproof.passes.access import Expr, index, shift
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.folding import evaluate
 from shardproof.passes.pieces import read
 
 MOST: Final = 256
 """Most addends that are compared with each other."""
+MOST_COMPARED: Final = 16
+"""Most sums of which another is looked for that goes on where it ends."""
 
 
 class Part(NamedTuple):
@@ -62,7 +64,7 @@ def _step(store: Store, terms: Sequence[Term], op: str) -> list[Term] | None:
     for group in alike.values():
         if len(group) < 2:
             continue
-        joined = _side_by_side(store, group) or _rotated(store, group)
+        joined = _side_by_side(store, group) or _continued(store, group) or _rotated(store, group)
         if joined is not None:
             used, part = joined
             whole = _term(store, part, op)
@@ -136,6 +138,26 @@ def _joined(store: Store, block: Block, more: int, d: int) -> Part:
     access = (*part.access[:d], along, *part.access[d + 1 :])
     bound = (*(b for b in part.bound if b != block.local), i)
     return Part(part.coef, part.cls, access, bound)
+
+
+def _continued(store: Store, group: Sequence[tuple[int, Part]]) -> tuple[set[int], Part] | None:
+    """Two parts of which the one goes on where the other ends, in every slot alike: `sum[j<m] f(j)` and
+    `sum[j<n] f(m+j)`, or `f(m)`."""
+    single = [(n, p) for n, p in group if len(p.bound) == 1][:MOST_COMPARED]
+    for n, part in single:
+        (j,) = part.bound
+        m = store.sizes[j]
+        for k, other in group:
+            if k == n or len(other.bound) > 1:
+                continue
+            after = index(other.bound[0]) if other.bound else (0, ())
+            moved = tuple(store.substitute(e, {j: shift(after, m)}) for e in part.access)
+            if moved == other.access:
+                size = m + (store.sizes[other.bound[0]] if other.bound else 1)
+                i = store.fresh(size)
+                access = tuple(store.substitute(e, {j: index(i)}) for e in part.access)
+                return {n, k}, Part(part.coef, part.cls, access, (i,))
+    return None
 
 
 def _rotated(store: Store, group: Sequence[tuple[int, Part]]) -> tuple[set[int], Part] | None:

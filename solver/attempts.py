@@ -12,15 +12,19 @@ from shardproof.solver.sweep import Composed, Swept, outcome, sides
 if TYPE_CHECKING:
     from shardproof.solver.theory import Theory
 
+PLAINLY: Final = Attempt(folding=True)
+"""An attempt that rests on no assumption."""
 LITERAL: Final = (
     PLAIN,
-    Attempt(folding=True),
+    PLAINLY,
     Attempt(folding=True, algebra=True),
     Attempt(folding=True, lenient=True),
     Attempt(folding=True, lenient=True, algebra=True),
     Attempt(folding=True, lenient=True, reading=True),
 )
 """Attempts without lemmas."""
+ASSUMING: Final = Attempt(folding=True, lenient=True, reading=True, algebra=True)
+"""All that an attempt without lemmas may use."""
 BY_MASKS: Final = (
     Attempt(folding=True, lemmas="masks"),
     Attempt(folding=True, lenient=True, lemmas="masks"),
@@ -89,6 +93,34 @@ def by_masks(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, t
         if best is plain or _shown(proof) > _shown(best):
             best = proof
     return best
+
+
+def by_assumptions(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> bool:
+    """Whether listed assumptions, or lemmas about masks, may prove what no plain attempt does.
+
+    One attempt with all of the former, one with the latter; true also where that takes too long.
+    """
+    bounds = {**plain.bounds, **plain.store.wishes}
+    if prove(composed, clock, ASSUMING, seconds=seconds, bounds=bounds).complete:
+        return True
+    if not masked(plain):
+        return False
+    proof = _attempted(composed, plain, clock, BY_MASKS[-1], seconds, theory)
+    return proof is None or proof.complete
+
+
+def briefly(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:
+    """The first complete proof by lemmas, within a few seconds and without saturation; else `plain`."""
+    brief = clock.within(BUDGET)
+    try:
+        for attempt in (*(BY_MASKS if masked(plain) else ()), *BY_LEMMAS):
+            proof = _attempted(composed, plain, brief, attempt, seconds, theory)
+            if proof is not None and proof.complete:
+                proof.store.check = clock.check
+                return proof
+    except TimeUp:
+        clock.check()
+    return plain
 
 
 def by_lemmas(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, theory: Theory) -> Proof:

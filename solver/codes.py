@@ -189,9 +189,9 @@ the trace of a wrong collective (sum in the place of max), so it is not called v
         "a part of a program is not supported",
         """\
 A primitive of a traced program has no counterpart here and is no function of its operands that could be
-kept by name: it has effects, calls back into Python, communicates in a way that is not known, loops for a number
-of rounds that is not known, or has a parameter that is not. The location is where it was written. Nothing was
-compared.""",
+kept by name: it has effects, calls back into Python, communicates in a way that is not known, loops for a
+number of rounds that is not known, or has a parameter that is not. The location is where it was written.
+Nothing was compared.""",
     ),
     "E01": Code(
         "a file cannot be read as a program",
@@ -199,7 +199,7 @@ compared.""",
 The file is missing, empty, truncated, of another type, or describes a program that is not well formed
 (an operand that does not exist, a name used twice, a cycle, types that do not fit). Readable are: XLA HLO
 protos (HloModuleProto or HloProto, also gzipped), HLO text with all constants written out, StableHLO
-(text, bytecode, or a file of jax.export) where jaxlib is installed, and the project's own text form (.spf).""",
+(text, bytecode, or a file of jax.export) where jaxlib is installed, and the project's own form (.spf).""",
     ),
     "E02": Code(
         "a relation file is not valid",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,7 +29,7 @@ _AXES: Final = 4
 class Repair:
     """An edit of the results of some operators that are written alike, and what it is in words.
 
-    `over` are the axes that it is about.
+    `over` are the axes that it is about, `gone` an operator that it leaves out beside.
     """
 
     kind: str
@@ -40,6 +40,7 @@ class Repair:
     found: str
     repair: str
     over: tuple[str, ...] = ()
+    gone: Op | None = None
 
     @property
     def value(self) -> Value:
@@ -48,7 +49,10 @@ class Repair:
 
 @dataclass(slots=True)
 class Edits:
-    """The edits of the operators that lead to the outputs that differ, likely kinds of mistake first."""
+    """The edits of the operators that lead to the outputs that differ, likely kinds of mistake first.
+
+    `numbers` are the values that hold one number, `sums` those summed over so many ranks.
+    """
 
     module: Module
     runs: TrialRuns
@@ -56,11 +60,27 @@ class Edits:
     constant: set[str]
     axes: list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]] = field(init=False)
     idle: list[Op] = field(init=False)
+    numbers: dict[str, float] = field(init=False, default_factory=dict)
+    sums: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.axes = axis_groups(self.module.mesh)
+        for op in self.ops:
+            if op.opcode == "constant" and op.result.type.size == 1:
+                self.numbers[op.result.name] = float(np.ravel(np.real(op.attrs["value"]))[0])
+            elif op.opcode in MOVES and op.operands[0].name in self.numbers:
+                self.numbers[op.result.name] = self.numbers[op.operands[0].name]
+            elif op.opcode == "all_reduce" and op.attrs["kind"] == "sum":
+                self.sums[op.result.name] = len(op.attrs["groups"][0])
         sums = [op for op in self.ops if op.opcode == "all_reduce" and op.attrs["kind"] == "sum"]
         self.idle = [op for op in sums if not self.runs.vary(op.operands[0], op.attrs["groups"])]
+
+    def averages(self, op: Op) -> bool:
+        """Whether an operator makes the mean of a sum over ranks, or the sum."""
+        if op.opcode != "divide":
+            return op.result.name in self.sums
+        total, count = (x.name for x in op.operands)
+        return total in self.sums and self.numbers.get(count) == self.sums[total]
 
     def families(self) -> Iterator[Iterator[Repair]]:
         """Edits of one kind after the other."""
@@ -69,14 +89,17 @@ class Edits:
         extents = {n for op in self.ops for n in op.result.type.shape if n > 1} - sizes
         yield self._left_out(self.idle)
         yield self._regrouped()
+        yield self._averaged()
         yield self._positions()
         yield self._summed(("sum", "max", "min"), again=False)
         yield self._moved(self.idle)
         yield self._left_out(others)
         yield self._summed(("mean",), again=False)
+        yield self._scaled_inputs(sorted(sizes))
         yield self._scaled(sorted(sizes))
         yield self._summed(("sum", "mean"), again=True)
         yield self._moved(others)
+        yield self._compared()
         yield self._scaled(sorted(extents)[:_EXTENTS])
         yield self._dropped()
 
@@ -116,24 +139,27 @@ class Edits:
         """Collectives over other axes, and permutes the other way round."""
         for op in self.ops:
             if op.opcode == "collective_permute":
+                every = [o for o in self.ops if o.attrs.get("pairs") == op.attrs["pairs"]]
                 for words, pairs in _permutes(op, self.module.mesh):
-                    changed = Op(op.opcode, op.operands, (_new(op.result.type),), {"pairs": pairs})
-                    yield self._replaced(op, changed, words, f"sends {_shown(op.attrs['pairs'])}")
+                    for group in dict.fromkeys(((op,), self._alike(op), tuple(every))):
+                        yield self._replaced(
+                            group, {"pairs": pairs}, words, f"sends {_shown(op.attrs['pairs'])}"
+                        )
             if op.opcode not in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter"):
                 continue
             size = len(op.attrs["groups"][0])
             for axes, groups in self.axes:
                 if groups == op.attrs["groups"] or (op.opcode != "all_reduce" and len(groups[0]) != size):
                     continue
-                changed = Op(op.opcode, op.operands, (_new(op.result.type),), {**op.attrs, "groups": groups})
                 wanted = f"{op.opcode} over {'+'.join(axes)}, groups {_shown(groups)}"
-                yield self._replaced(op, changed, wanted, f"runs over groups {_shown(op.attrs['groups'])}")
+                found = f"runs over groups {_shown(op.attrs['groups'])}"
+                for group in self._several(op):
+                    yield self._replaced(group, {"groups": groups}, wanted, found)
             if op.opcode == "all_reduce":
                 for kind in ("sum", "max", "min"):
                     if kind != op.attrs["kind"]:
-                        attrs = {**op.attrs, "kind": kind}
-                        changed = Op(op.opcode, op.operands, (_new(op.result.type),), attrs)
-                        yield self._replaced(op, changed, f"the {kind}", f"is the {op.attrs['kind']}")
+                        found = f"is the {op.attrs['kind']}"
+                        yield self._replaced((op,), {"kind": kind}, f"the {kind}", found)
 
     def _positions(self) -> Iterator[Repair]:
         """Slices at positions that are another function of the rank."""
@@ -190,9 +216,33 @@ class Edits:
             found = f"is at positions {_listed(now)} on the ranks"
             yield Repair("position", group, edit, "R03", own, found, f"using {own}", free)
 
-    def _replaced(self, op: Op, changed: Op, wanted: str, found: str) -> Repair:
-        edit = Edit({op.result.name: (changed,)})
-        return Repair("instead", (op,), edit, "R02", wanted, found, f"using {wanted}")
+    def _averaged(self) -> Iterator[Repair]:
+        """Sums over ranks in place of means, and means in place of sums."""
+        averaged = {op.operands[0].name for op in self.ops if op.opcode == "divide" and self.averages(op)}
+        for op in self.ops:
+            if not self.averages(op) or op.result.name in averaged or op.result.type.dtype.kind != "real":
+                continue
+            if op.opcode == "divide":
+                edit = Edit({op.result.name: op.operands[0].name})
+                found, wanted = "is the mean over ranks", "the sum over ranks"
+            else:
+                edit = Edit({op.result.name: _times_number(op.result, self.sums[op.result.name], True)})
+                found, wanted = "is the sum over ranks", "the mean over ranks"
+            yield Repair("instead", (op,), edit, "R02", wanted, found, f"using {wanted}")
+
+    def _several(self, op: Op) -> list[tuple[Op, ...]]:
+        """A collective alone, with those written alike, and with all on the same line."""
+        line = [o for o in self.ops if o.opcode == op.opcode and o.location == op.location is not None]
+        return list(dict.fromkeys(((op,), self._alike(op), tuple(line) or (op,))))
+
+    def _replaced(self, group: tuple[Op, ...], attrs: dict[str, Any], wanted: str, found: str) -> Repair:
+        edit = Edit(
+            {
+                o.result.name: (Op(o.opcode, o.operands, (_new(o.result.type),), {**o.attrs, **attrs}),)
+                for o in group
+            }
+        )
+        return Repair("instead", group, edit, "R02", wanted, found, f"using {wanted}")
 
     def _summed(self, kinds: Sequence[str], again: bool) -> Iterator[Repair]:
         """All-reduces after values; `again` for those that are summed over the same ranks further on."""
@@ -210,8 +260,12 @@ class Edits:
         self, ops: tuple[Op, ...], kind: str, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
     ) -> Repair | None:
         """An all-reduce after some operators, those left out that have one already."""
-        held = tuple(o for o in ops if len(ops) == 1 or not self._joined(o, groups))
-        if not held or not any(self.runs.vary(o.result, groups) for o in held):
+        held = tuple(
+            o
+            for o in ops
+            if self.runs.vary(o.result, groups) and (len(ops) == 1 or not self._joined(o, groups))
+        )
+        if not held:
             return None
         edit = Edit({o.result.name: _all_reduce(o.result, kind, groups) for o in held})
         over, name = "+".join(axes), held[0].result.name
@@ -262,10 +316,9 @@ class Edits:
                     changes: dict[str, tuple[Op, ...] | str] = {gone.result.name: gone.operands[0].name}
                     changes[op.result.name] = _all_reduce(op.result, kind, own)
                     over = "+".join(part)
-                    first = min(op, gone, key=self.ops.index)
                     yield Repair(
                         "moved",
-                        (first,),
+                        (op,),
                         Edit(changes),
                         "R02",
                         f"the {kind} of `{op.result.name}` over {over}",
@@ -273,6 +326,7 @@ class Edits:
                         f"that of `{op.result.name}` over {over} is needed",
                         f"an all-reduce of `{op.result.name}` in place of `{gone.result.name}`",
                         part,
+                        gone,
                     )
 
     def _scaled(self, sizes: Sequence[int]) -> Iterator[Repair]:
@@ -285,6 +339,35 @@ class Edits:
                     undone = f"{'dividing' if large else 'multiplying'} `{name}` by {n}"
                     wanted = f"1/{n} of it" if large else f"{n} times as much"
                     yield Repair("scale", ops, edit, "R04", wanted, found, undone)
+
+    def _scaled_inputs(self, sizes: Sequence[int]) -> Iterator[Repair]:
+        """Inputs that are added, a multiple of them instead."""
+        inputs = {i.name for i in self.module.inputs}
+        for op in self.ops:
+            for k, x in enumerate(op.operands if op.opcode in ("add", "subtract") else ()):
+                for n in sizes if x.name in inputs and x.type.dtype.kind == "real" else ():
+                    part = _times_number(x, n, True)
+                    operands = (*op.operands[:k], part[-1].result, *op.operands[k + 1 :])
+                    changed = Op(op.opcode, operands, (Value("with it", op.result.type),), op.attrs)
+                    found = f"adds `{x.name}` {_times(n)}, once on each of {n} ranks"
+                    edit = Edit({op.result.name: (*part, changed)})
+                    undone = f"dividing `{x.name}` by {n} there"
+                    yield Repair("input", (op,), edit, "R04", f"1/{n} of `{x.name}`", found, undone)
+
+    def _compared(self) -> Iterator[Repair]:
+        """Comparisons of positions with equality let in or left out."""
+        other = {"LT": "LE", "LE": "LT", "GT": "GE", "GE": "GT"}
+        for op in self.ops:
+            if op.opcode != "compare" or op.attrs["direction"] not in other:
+                continue
+            written = any(x.name in self.numbers for x in op.operands)
+            if not written and op.operands[0].type.dtype.kind in ("int", "uint"):
+                now, wanted = op.attrs["direction"], other[op.attrs["direction"]]
+                attrs = {**op.attrs, "direction": wanted}
+                changed = Op("compare", op.operands, (_new(op.result.type),), attrs)
+                edit = Edit({op.result.name: (changed,)})
+                found, expected = f"is {now} of its operands", f"{wanted} in place of {now}"
+                yield Repair("compare", (op,), edit, "R05", expected, found, f"using {wanted}")
 
     def _dropped(self) -> Iterator[Repair]:
         """One operand in place of the result; operands or branches swapped."""

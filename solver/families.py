@@ -19,7 +19,7 @@ LEAST: Final = 4
 
 
 def families(module: Module) -> list[tuple[Value, ...]]:
-    """The inputs of one real type, each in one family only, that concatenations of `module` put in order."""
+    """The inputs of one real type, each in one family only, that `module` stacks, in that order."""
     inputs = {i.name: i.value for i in module.inputs}
     source: dict[str, Value] = dict(inputs)
     taken: set[str] = set()
@@ -33,7 +33,8 @@ def families(module: Module) -> list[tuple[Value, ...]]:
         members = [source.get(v.name) for v in op.operands]
         rows = [v for v in members if v is not None]
         names = {v.name for v in rows}
-        fits = len(rows) == len(members) == len(names) and len({v.type for v in rows}) == 1
+        stacked = all(v.type.shape[op.attrs["dim"]] == 1 for v in op.operands)
+        fits = stacked and len(rows) == len(members) == len(names) and len({v.type for v in rows}) == 1
         if fits and rows[0].type.dtype.kind == "real" and 0 not in rows[0].type.shape and not names & taken:
             taken |= names
             found.append(tuple(rows))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardproof.ir.module import Module, Op, Value
+from shardproof.ir.module import Module, Op
 from shardproof.ir.numpy_meaning import InterpretError
 from shardproof.passes.normalise import Normalised, apply
 from shardproof.passes.views import Unsupported, View
@@ -29,12 +29,12 @@ def fault(
     failing: Sequence[str],
     difference: Difference,
     clock: Clock,
-    otherwise: Callable[[], Finding | None],
+    other: Finding | None,
 ) -> Finding | None:
     """The mistake that made a difference.
 
     Of programs that are small enough to be run often that is a change with which all outputs agree; then
-    what is found `otherwise` if repairing it proves them; then a change with which some agree; then where
+    the `other` finding, if repairing that proves them; then a change with which some agree; then where
     values stop being the reference's.
     """
     composed = alignment.proof.composed
@@ -42,25 +42,43 @@ def fault(
         composed.reference, composed.implementation, composed.expected, difference.seed, composed.ranges
     )
     if runs is None:
-        return otherwise()
+        return other
     wrong = runs.failing()
     ops = leading_to(alignment.implementation, wrong & set(failing))
     constant = _constants(alignment.implementation)
     try:
         found = _repair(Edits(alignment.implementation, runs, ops, constant), wrong, clock)
     except InterpretError:
-        return otherwise()
+        return other
     if found is not None and found[1]:
         return _mended(alignment, failing, *found, runs, constant)
-    other = otherwise()
-    if other is not None and other.proves:
-        return other
-    if found is not None:
+    counted = _counted(alignment, other, constant) if other is not None else None
+    if counted is not other:
+        return counted
+    proves = other is not None and other.proves
+    if found is not None and not proves:
         return _mended(alignment, failing, *found, runs, constant)
-    if alignment.reference.mesh.size > 1:
-        return other
-    trace = Trace(alignment.implementation, alignment.reference, runs, constant)
-    return _departure(alignment, trace, wrong & set(failing)) or other
+    spread = alignment.reference.mesh.size == 1 < alignment.mesh.size
+    if spread and not (other is not None and proves and other.code != "R05"):
+        trace = Trace(alignment.implementation, alignment.reference, runs, constant)
+        departure = _departure(alignment, trace, wrong & set(failing))
+        if departure is not None and (not proves or departure.code == "R03"):
+            other = departure
+    return other
+
+
+def _counted(alignment: Alignment, found: Finding, constant: set[str]) -> Finding:
+    """Of a value that ranks compute alike from constants, where they count as the reference nowhere does."""
+    if found.value.name not in constant:
+        return found
+    types = {op.result.type for op in alignment.reference.ops if op.opcode == "iota"}
+    needed = {found.value.name}
+    for op in reversed(alignment.implementation.ops):
+        if any(v.name in needed for v in op.results):
+            needed.update(x.name for x in op.operands)
+            if op.opcode == "iota" and op.result.type not in types:
+                return replace(found, op=op, value=op.result)
+    return found
 
 
 def _mended(
@@ -125,12 +143,15 @@ def _repair(edits: Edits, wrong: frozenset[str], clock: Clock) -> tuple[Repair, 
 
 def _chosen(first: Repair, mending: Sequence[Repair], edits: Edits) -> Repair:
     """Of changes like the first that mend an output, the one where the mistake is likeliest."""
-    alike = [r for r in mending if (r.kind, r.over) == (first.kind, first.over)]
+    alike = [r for r in mending if (r.kind, r.over, r.gone) == (first.kind, first.over, first.gone)]
     order = {op.result.name: n for n, op in enumerate(edits.ops)}
     by_name: Mapping[str, Repair] = {op.result.name: r for r in alike for op in r.ops}
     last = max(alike, key=lambda r: order[r.value.name])
     if first.kind in ("sum", "mean", "max", "min"):
         return _along(last, by_name, edits)
+    if first.gone is not None:
+        last = _along(last, by_name, edits)
+        return replace(last, ops=(min(last.ops[0], first.gone, key=edits.ops.index),))
     if first.kind == "scale":
         factors = [r for r in alike if _is_factor(r.ops[0], edits)]
         if factors:
@@ -153,31 +174,28 @@ def _adder(op: Op, edits: Edits) -> Op | None:
 
 def _is_factor(op: Op, edits: Edits) -> bool:
     """Whether an operator does nothing but scale, by a number that is written there."""
-    scales = op.opcode in ("multiply", "divide") and any(_is_number(x, edits) for x in op.operands)
-    return scales or op in edits.idle
-
-
-def _is_number(x: Value, edits: Edits) -> bool:
-    made = {op.result.name: op for op in edits.ops}
-    op = made.get(x.name)
-    while op is not None and op.opcode in MOVES and op.operands:
-        op = made.get(op.operands[0].name)
-    return op is not None and op.opcode == "constant"
+    scales = op.opcode in ("multiply", "divide") and any(x.name in edits.numbers for x in op.operands)
+    return (scales and not edits.averages(op)) or op in edits.idle
 
 
 def _along(last: Repair, by_name: Mapping[str, Repair], edits: Edits) -> Repair:
     """Back from the last of several values in a row, each of which could be completed: before what is whole
-    is added, and to the first of the operators that only move what the one before computes."""
+    is added, before a factor, before a mean over ranks that is scaled, and to the first of the operators
+    that only move what the one before computes."""
     made = {op.result.name: op for op in edits.ops}
     outputs = {o.value.name for o in edits.module.outputs}
+    everyone = (tuple(range(edits.module.mesh.size)),)
     while True:
         op = last.ops[0]
         before = [x.name for x in op.operands if x.name in by_name and x.name in made]
-        rest = [x for x in op.operands if x.name not in by_name and x.name not in edits.constant]
-        added = op.opcode in _ADDS and len(before) == 1 and rest
-        inside = op.result.name not in outputs
-        moved = inside and op.opcode in MOVES and len(before) == 1 and made[before[0]].opcode in MOVES
-        if not added and not moved:
+        if len(before) != 1:
+            return last
+        rest = [x for x in op.operands if x.name not in by_name]
+        added = op.opcode in _ADDS and not any(edits.runs.vary(x, everyone) for x in rest)
+        factor = op.opcode == "multiply" and any(x.name in edits.numbers for x in rest)
+        moved = op.opcode in MOVES and made[before[0]].opcode in MOVES and op.result.name not in outputs
+        mean = last.kind == "scale" and edits.averages(op)
+        if not (added or factor or moved or mean):
             return last
         last = replace(by_name[before[0]], ops=(made[before[0]],))
 

@@ -11,6 +11,7 @@ from shardproof.frontends.jaxpr.tracing import Traced, sharded, trace
 from shardproof.frontends.jaxpr.walk import NotRead
 from shardproof.frontends.locate import configured_wrapper_files
 from shardproof.ir.module import ModuleError
+from shardproof.solver.collection import rare_collection
 from shardproof.solver.relation_file import Declared
 from shardproof.solver.verdict import Blocked, OutputVerdict, Place, Result, Verdict
 from shardproof.solver.verify import verify
@@ -38,6 +39,7 @@ def verify_jax(
     return verify_traced(first, second, ranges=ranges, names=names, **options)
 
 
+@rare_collection()
 def verify_traced(
     reference: Traced,
     implementation: Traced,
@@ -83,13 +85,19 @@ def not_read(error: NotRead, outputs: Sequence[str]) -> Result:
 
 
 def _lowered(traced: Traced, name: str) -> Lowered:
-    return lower(
-        traced.closed,
-        name=name,
-        inputs=traced.inputs,
-        outputs=traced.outputs,
-        wrapper_files=configured_wrapper_files(Path.cwd()),
-    )
+    """Raises NotRead, also for what no one primitive is about."""
+    try:
+        return lower(
+            traced.closed,
+            name=name,
+            inputs=traced.inputs,
+            outputs=traced.outputs,
+            wrapper_files=configured_wrapper_files(Path.cwd()),
+        )
+    except NotRead:
+        raise
+    except ModuleError as error:
+        raise NotRead(name, None, str(error)) from None
 
 
 def _name(function: Any, role: str) -> str:

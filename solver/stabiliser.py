@@ -7,10 +7,13 @@ made of maxima but is none, such as their sum over the ranks, is no `verified`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardproof.ir.module import Module, Op
 from shardproof.passes.classes import Store, Term
+from shardproof.passes.normalise import Normalised
+from shardproof.passes.unroll import LOOP
 from shardproof.solver.prove import Proof
 
 _MAXIMA: Final = ("max", "maximum")
@@ -26,15 +29,30 @@ def misplaced(proof: Proof, implementation: Module) -> Op | None:
     `proof` is one without lemmas: its classes are those of the programs as they are written. An exponential
     that the reference has as well is as stable as the reference.
     """
-    store, views = proof.store, proof.implementation.views
-    theirs = {view.term.cls for view in proof.reference.views.values()}
-    for op in implementation.ops:
+    theirs = {view.term.cls for state in _every(proof.reference) for view in state.views.values()}
+    return _misplaced(proof.store, theirs, proof.implementation, implementation.ops)
+
+
+def _every(state: Normalised) -> Iterator[Normalised]:
+    """The program and the rounds of its loops."""
+    yield state
+    for rounds in state.rounds.values():
+        yield from _every(rounds)
+
+
+def _misplaced(store: Store, theirs: set[int], state: Normalised, ops: Sequence[Op]) -> Op | None:
+    views = state.views
+    for op in ops:
+        if op.opcode == LOOP and op.result.name in state.rounds:
+            found = _misplaced(store, theirs, state.rounds[op.result.name], op.attrs["body"].ops)
+            if found is not None:
+                return found
         if op.opcode != "exponential" or op.result.name not in views or op.operands[0].name not in views:
             continue
         if views[op.result.name].term.cls in theirs:
             continue
         if _shifted(store, views[op.operands[0].name].term):
-            return _origin(proof, implementation, op)
+            return _origin(store, state, ops, op)
     return None
 
 
@@ -82,15 +100,15 @@ def _made_of_maxima(store: Store, t: Term) -> bool:
     return all(store.classes[x.cls].op in _MAXIMA or _made_of_maxima(store, x) for x in c.operands)
 
 
-def _origin(proof: Proof, implementation: Module, exponential: Op) -> Op:
+def _origin(store: Store, state: Normalised, ops: Sequence[Op], exponential: Op) -> Op:
     """The first operator before the exponential that makes of maxima what is none; else the exponential."""
     needed = {exponential.operands[0].name}
     found = exponential
-    for op in reversed(implementation.ops):
+    for op in reversed(ops):
         if not any(v.name in needed for v in op.results):
             continue
         needed.update(v.name for v in op.operands)
-        view = proof.implementation.views.get(op.result.name)
-        if view is not None and _made_of_maxima(proof.store, view.term):
+        view = state.views.get(op.result.name)
+        if view is not None and _made_of_maxima(store, view.term):
             found = op
     return found

@@ -171,14 +171,13 @@ class Trace:
 
     def moved(self, root: Op) -> Op | None:
         """The operator that moved what `root` reads, or gives, where it does not belong."""
+        own = root.opcode in MOVES or root.opcode in EXCHANGES or root.opcode in POSITIONS
+        if root.opcode in EXCHANGES or root.opcode in POSITIONS:
+            return self.position(root)
         if any(self.unfinished(x) for x in (*root.operands, *root.results)):
             return None
-        own = root.opcode in MOVES or root.opcode in EXCHANGES or root.opcode in POSITIONS
         if not own and all(map(self.placed, root.operands)):
             return None
-        for op in [root] if own else []:
-            if op.opcode in EXCHANGES or op.opcode in POSITIONS:
-                return self.position(op)
         first = None
         for op in self._before(root):
             if op.opcode in EXCHANGES or op.opcode in POSITIONS:
@@ -221,7 +220,7 @@ class Trace:
                 if counted is not None:
                     needed.add(counted.name)
                     continue
-                needed.update(x.name for x in o.operands)
+                needed.update(x.name for x in (o.operands[1:] if o.opcode == "select" else o.operands))
                 yield o
 
     def _from_the_end(self, op: Op) -> Value | None:

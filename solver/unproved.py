@@ -64,15 +64,15 @@ def unproved(
     failing = [n for n, ok in proof.proved.items() if not ok]
     alignment = Alignment(proof, relation, reference, implementation)
     alignment.run()
-
-    def departure() -> Finding | None:
-        return locate(alignment, failing, check.clock)
-
-    if replayed.difference is None:
-        finding = departure()
-    else:
-        finding = fault(alignment, failing, replayed.difference, check.clock, departure)
+    finding = locate(alignment, failing, check.clock)
     check.done("locate")
+    doubt = None
+    if replayed.difference is not None:
+        doubt = _other_explanation(check, proof, inferred, reference, implementation, finding)
+        check.done("layouts")
+        if doubt is None:
+            finding = fault(alignment, failing, replayed.difference, check.clock, finding)
+            check.done("locate")
     layouts = layouts_of(inferred, implementation)
     common: dict[str, Any] = {
         "outputs": output_verdicts(proof, relation, placements),
@@ -95,8 +95,6 @@ def unproved(
             "reference_location": reference_place(reference, finding.reference),
         }
     if replayed.difference is not None:
-        doubt = _other_explanation(check, proof, inferred, reference, implementation, finding)
-        check.done("layouts")
         if doubt is None:
             return _refuted(check, finding, replayed.difference, common, relation, implementation)
         code, text = doubt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,11 +10,14 @@ from typing import Final
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.passes.fold_ranks import Divergent
 from shardproof.passes.roll import rolled
-from shardproof.passes.unroll import has_loops, unrolled
+from shardproof.passes.unroll import has_loops, unrolled, unrolled_size
 from shardproof.solver import relation_file
 from shardproof.solver.apart import apart
 from shardproof.solver.attempts import (
+    PLAINLY,
     Inconsistent,
+    briefly,
+    by_assumptions,
     by_lemmas,
     by_masks,
     masked,
@@ -26,6 +29,7 @@ from shardproof.solver.certificate import CertificateError
 from shardproof.solver.certificate_file import write
 from shardproof.solver.certify import lemma_assumptions, rechecked
 from shardproof.solver.claims import unique
+from shardproof.solver.collection import rare_collection
 from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
 from shardproof.solver.names import is_draw
@@ -41,7 +45,7 @@ from shardproof.solver.parts import (
 )
 from shardproof.solver.placement import describe
 from shardproof.solver.programs import Program, checked_only, mesh_of
-from shardproof.solver.prove import Clock, Proof, TimeUp
+from shardproof.solver.prove import Clock, Proof, TimeUp, prove
 from shardproof.solver.randomness import with_draws
 from shardproof.solver.refute import Replayed, replay
 from shardproof.solver.relation import PER_RANK, Relation, compose
@@ -50,8 +54,12 @@ from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdi
 
 LARGE: Final = 1_500
 """Fewest operators of both programs whose layers are looked for."""
+EARLY: Final = 2_000
+"""Most operators of all ranks together that are put side by side before lemmas are tried."""
 UNROLLED: Final = 200_000
 """Most operators of a program whose loops are written out."""
+SHORT: Final = 3_000
+"""Most operators of both programs whose loops are written out before an induction with lemmas is tried."""
 STRICT: Final = frozenset(
     {
         "inferred_relation",
@@ -65,6 +73,7 @@ STRICT: Final = frozenset(
 """Kinds of assumptions that --strict does not accept."""
 
 
+@rare_collection()
 def verify(
     reference: Program,
     implementation: Program | Sequence[Program],
@@ -127,7 +136,12 @@ def verify(
     inferred = infer(first, second, relations, pair.captured.data if pair.captured is not None else ())
     check.done("relation")
     try:
-        result = _check(check, first, second, inferred)
+        small = len(second.ops) * second.mesh.size <= EARLY
+
+        def side_by_side_first() -> Result | None:
+            return _apart(check, pair, first, second, inferred, search=False) if small else None
+
+        result = _check(check, first, second, inferred, early=side_by_side_first)
         if result.verdict is Verdict.UNKNOWN and not inferred.gaps:
             other = _apart(check, pair, first, second, inferred)
             result = result if other is None else other
@@ -148,7 +162,12 @@ def verify(
 
 
 def _apart(
-    check: Check, pair: Pair, reference: Module, implementation: Module, inferred: Inferred
+    check: Check,
+    pair: Pair,
+    reference: Module,
+    implementation: Module,
+    inferred: Inferred,
+    search: bool = True,
 ) -> Result | None:
     """A proof with the ranks side by side, told of all ranks as one, if there is one."""
     found = apart(implementation, pair.captured, reference, inferred.relation)
@@ -159,7 +178,7 @@ def _apart(
     if own.gaps or own.relation.inputs.keys() != found[1].inputs.keys():
         return None
     try:
-        result = _check(check, reference, module, own, search=pair.captured is not None)
+        result = _check(check, reference, module, own, search=search and pair.captured is not None)
     except TimeUp:
         return None
     if result.verdict is not Verdict.VERIFIED:
@@ -208,9 +227,19 @@ def _written_out(check: Check, reference: Module, implementation: Module) -> lis
 
 
 def _check(
-    check: Check, reference: Module, implementation: Module, inferred: Inferred, *, search: bool = True
+    check: Check,
+    reference: Module,
+    implementation: Module,
+    inferred: Inferred,
+    *,
+    search: bool = True,
+    replayed: Replayed | None = None,
+    early: Callable[[], Result | None] | None = None,
 ) -> Result:
-    """The verdict; without `search` neither lemmas nor inputs on which the programs differ are tried."""
+    """The verdict; without `search` neither lemmas nor inputs on which the programs differ are tried.
+
+    `replayed` is what such inputs have shown already. `early` is another proof that is tried before lemmas.
+    """
     relation = inferred.relation
     if inferred.gaps:
         return _no_relation(check, reference, implementation, inferred)
@@ -222,20 +251,23 @@ def _check(
     check.phase("prove", 0.2)
     proof = without_lemmas(composed, check.clock, check.seconds)
     check.classes = len(proof.store.classes)
+    placements = _placements(relation, implementation)
     if not proof.complete and (has_loops(reference) or has_loops(implementation)):
-        return _unrolled(check, reference, implementation, inferred)
+        return _looped(check, reference, implementation, inferred, proof, search, early)
     if not proof.complete and not search:
         return unknown(check, "U02", "the normal forms differ")
-    placements = _placements(relation, implementation)
-    replayed = Replayed()
     if not proof.complete:
         plain = proof
         if masked(plain):
             proof = by_masks(composed, plain, check.clock, check.seconds, theory_of(check.lemmas))
             check.done("lemmas")
-        if not proof.complete:
+        if not proof.complete and replayed is None:
             replayed = replay(composed, check.clock)
             check.done("replay")
+        replayed = replayed or Replayed()
+        other = early() if early is not None and not proof.complete and not replayed.difference else None
+        if other is not None:
+            return other
         if not proof.complete and replayed.difference is None:
             check.phase("lemmas", 0.4)
             theory = theory_of(check.lemmas)
@@ -274,7 +306,9 @@ def _check(
         return unknown(check, "U07", text, outputs=output_verdicts(proof, relation, placements))
     from shardproof.solver.unproved import unproved
 
-    return unproved(check, proof, inferred, reference, implementation, placements, replayed)
+    return unproved(
+        check, proof, inferred, reference, implementation, placements, replayed or Replayed()
+    )
 
 
 def _by_layers(
@@ -312,13 +346,71 @@ def _placements(relation: Relation, implementation: Module) -> dict[str, str]:
     }
 
 
-def _unrolled(check: Check, reference: Module, implementation: Module, inferred: Inferred) -> Result:
-    """The verdict on both programs with their loops written out."""
+def _looped(
+    check: Check,
+    reference: Module,
+    implementation: Module,
+    inferred: Inferred,
+    plain: Proof,
+    search: bool,
+    early: Callable[[], Result | None] | None,
+) -> Result:
+    """The verdict on programs with loops that no induction without lemmas proves.
+
+    With lemmas it is tried before the loops are written out, unless these are short: then inputs on which the
+    programs differ are looked for first. Those come before attempts that rest on assumptions, too.
+    """
+    size = unrolled_size(reference.ops) + unrolled_size(implementation.ops)
+    found = None
+    if search and size > SHORT:
+        found = _by_induction(check, plain, reference, implementation, inferred)
+    if found is not None:
+        return found
     try:
         first, second = (unrolled(m, UNROLLED) for m in (reference, implementation))
     except ModuleError as e:
         return unknown(check, "U02", f"no induction proves the loops, and {e}")
-    return _check(check, first, second, inferred)
+    if not search or check.assume or check.outputs == "any":
+        return _check(check, first, second, inferred, search=search)
+    composed = compose(first, second, inferred.relation)
+    proof = prove(composed, check.clock, PLAINLY, seconds=check.seconds)
+    placements = _placements(inferred.relation, second)
+    if proof.complete:
+        return _verified(check, proof, inferred, first, second, placements, ())
+    replayed = replay(composed, check.clock)
+    check.done("replay")
+    if replayed.difference is None and size <= SHORT:
+        found = _by_induction(check, plain, reference, implementation, inferred)
+    if found is not None:
+        return found
+    theory = theory_of(check.lemmas)
+    if (
+        replayed.difference is None
+        or proof.uneven
+        or by_assumptions(composed, proof, check.clock, check.seconds, theory)
+    ):
+        return _check(check, first, second, inferred, replayed=replayed, early=early)
+    from shardproof.solver.unproved import unproved
+
+    return unproved(check, proof, inferred, first, second, placements, replayed)
+
+
+def _by_induction(
+    check: Check, plain: Proof, reference: Module, implementation: Module, inferred: Inferred
+) -> Result | None:
+    """The verdict of an induction with lemmas, if there is one."""
+    from shardproof.solver.stabiliser import misplaced
+
+    proof = briefly(plain.composed, plain, check.clock, check.seconds, theory_of(check.lemmas))
+    check.done("lemmas")
+    if not proof.complete or _false_lemma(proof) is not None:
+        return None
+    relation = inferred.relation
+    placements = _placements(relation, implementation)
+    op = misplaced(plain, implementation)
+    if op is not None:
+        return _unstable(check, op, proof, relation, placements)
+    return _verified(check, proof, inferred, reference, implementation, placements, ())
 
 
 def _false_lemma(proof: Proof) -> str | None:

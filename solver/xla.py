@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from shardproof.frontends.hlo.instruction import HloModule
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.read_proto import parse, read_proto
 from shardproof.frontends.jaxpr.lower import lower as lower_jaxpr
+from shardproof.frontends.jaxpr.walk import NotRead
 from shardproof.frontends.locate import configured_wrapper_files
 from shardproof.frontends.xla.locations import TracedLocator
 from shardproof.frontends.xla.partition import partitioned
@@ -17,6 +20,7 @@ from shardproof.frontends.xla.program import Tensor, Traced, trace
 from shardproof.frontends.xla.shardings import from_proto, outputs_of
 from shardproof.ir.module import Module, ModuleError, Op, Output, Value
 from shardproof.passes.spell_out import spell_out
+from shardproof.solver.jax_programs import not_read
 from shardproof.solver.relation_file import Declared
 from shardproof.solver.verdict import Result
 from shardproof.solver.verify import verify
@@ -37,6 +41,24 @@ class Partitioned:
         return verify(self.reference, self.implementation, relation=self.declared, **options)
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Programs of which one has a part that is not supported: `unknown`, whatever the options."""
+
+    result: Result
+
+    def verify(self, **options: Any) -> Result:
+        return self.result
+
+
+def prepared(*case: Any, **options: Any) -> Partitioned | Unread:
+    """As `partition`; what is not supported is the verdict instead of an error."""
+    try:
+        return partition(*case, **options)
+    except NotRead as error:
+        return Unread(not_read(error, ()))
+
+
 def partition(
     function: Callable[..., Any],
     inputs: Any,
@@ -48,7 +70,10 @@ def partition(
     partitioner: str | None = None,
     timeout: float | None = None,
 ) -> Partitioned:
-    """The two programs that `shardproof.verify_xla` compares. Raises as it does."""
+    """The two programs that `shardproof.verify_xla` compares.
+
+    Raises as it does, and NotRead for a primitive, or an instruction of XLA's, that is not supported.
+    """
     traced = trace(function, inputs, mesh, in_shardings, out_shardings, partitioner=partitioner)
     names = [t.name for t in traced.inputs]
     unknown = sorted(set(ranges or {}) - set(names))
@@ -70,8 +95,7 @@ def partition(
         timeout=timeout,
     )
     proto = parse(data)
-    read = read_proto(proto, TracedLocator(wrappers))
-    own = lower(replace(read, replicas=1, partitions=traced.mesh.size))
+    own = _lowered(read_proto(proto, TracedLocator(wrappers)), traced.mesh.size)
     return Partitioned(
         spell_out(whole.module),
         spell_out(_titled(own, traced)),
@@ -87,6 +111,20 @@ def partition(
     )
 
 
+def _lowered(module: HloModule, ranks: int) -> Module:
+    """XLA's module on its ranks. Raises NotRead, with the instruction that the message is about."""
+    try:
+        return lower(replace(module, replicas=1, partitions=ranks))
+    except ModuleError as error:
+        text = str(error)
+        named = set(re.findall(r"`([^`]+)`", text))
+        every = (op for body in module.computations.values() for op in body.instructions.values())
+        op = next((op for op in every if op.name in named), None)
+        if op is None:
+            raise
+        raise NotRead(op.opcode, op.location, text) from None
+
+
 def _placed(proto: Any, traced: Traced) -> list[Tensor]:
     """The outputs of the function with the shardings that XLA chose where it had to."""
     stated = outputs_of(proto.spmd_output_sharding, len(traced.outputs))
@@ -100,6 +138,12 @@ def _placed(proto: Any, traced: Traced) -> list[Tensor]:
 
 def _titled(module: Module, traced: Traced) -> Module:
     """XLA's module on the mesh, with the function's names for its inputs and outputs."""
+    found = len(module.inputs), len(module.outputs)
+    if found != (len(traced.inputs), len(traced.outputs)):
+        raise ModuleError(
+            f"XLA's module has {found[0]} inputs and {found[1]} outputs, the function "
+            f"{len(traced.inputs)} and {len(traced.outputs)}"
+        )
     names = {i.name: traced.inputs[i.number].name for i in module.inputs}
     taken = set(names.values())
     renamed: dict[str, Value] = {}

@@ -23,7 +23,7 @@ from shardproof.tools.options import (
 )
 
 if TYPE_CHECKING:
-    from shardproof.solver.xla import Partitioned
+    from shardproof.solver.xla import Partitioned, Unread
 
 DEVICES: Final = 64
 """Fake CPU devices for a function that makes a `jax.Mesh` of its own."""
@@ -106,7 +106,7 @@ def verify_xla(
     return guarded(run, json=format is Format.JSON, verbose=verbose)
 
 
-def _partition(make: str, partitioner: str | None, timeout: float | None) -> Partitioned:
+def _partition(make: str, partitioner: str | None, timeout: float | None) -> Partitioned | Unread:
     _without_devices()
     case: Any = found(make)()
     if not isinstance(case, tuple) or len(case) not in (5, 6):
@@ -114,10 +114,10 @@ def _partition(make: str, partitioner: str | None, timeout: float | None) -> Par
             f"{make} returns {type(case).__name__}, (function, inputs, mesh, in_shardings, out_shardings) "
             "is needed, perhaps with ranges of integer inputs"
         )
-    from shardproof.solver.xla import partition
+    from shardproof.solver.xla import prepared
 
     ranges = case[5] if len(case) == 6 else None
-    return partition(*case[:5], ranges=ranges, partitioner=partitioner, timeout=timeout)
+    return prepared(*case[:5], ranges=ranges, partitioner=partitioner, timeout=timeout)
 
 
 def _without_devices() -> None:

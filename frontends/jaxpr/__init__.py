@@ -1,1 +1,1 @@
-"""JAX: closed jaxprs to the project's IR. Nothing here imports jax but `tracing`."""
+"""JAX: closed jaxprs to the project's IR. What needs jax imports it when called."""

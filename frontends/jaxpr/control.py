@@ -28,7 +28,7 @@ def _cond(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence
     if which.type.shape:
         raise ModuleError(f"chooses among {len(branches)} branches by {which.type}, a scalar is needed")
     if any(map(communicates, branches)):
-        raise ModuleError("has a collective in a branch, which only some ranks may take")
+        which = state.agree(which, [name for name, _ in state.mesh.axes])
     results = [evaluate(state, branch, given) for branch in branches]
     if len(branches) == 1:
         return results[0]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
+from shardproof.frontends.jaxpr.walk import opened
 from shardproof.ir.module import ModuleError, Value
 from shardproof.ir.types import DType
 
@@ -97,9 +98,18 @@ _COMBINE: Final = {
 }
 
 
+def _takes_update(body: Any) -> bool:
+    """Whether a function of what was there and of what is new gives the new."""
+    jaxpr, _ = opened(body)
+    return not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:])
+
+
 def _scatter(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
     eqn.only("dimension_numbers", "unique_indices", "mode", "update_jaxpr", "update_consts")
     x, indices, updates = operands
+    written = eqn.params.get("update_jaxpr")
+    if eqn.name == "scatter" and written is not None and not _takes_update(written):
+        raise ModuleError("writes a function of what was there, only sums, products and extremes are known")
     if eqn.name in ("scatter-sub", "scatter_sub"):
         updates = state.elementwise("negate", updates)
     numbers = eqn.params["dimension_numbers"]

@@ -12,7 +12,7 @@ from shardproof.frontends.jaxpr.walk import evaluate, opened
 from shardproof.ir.module import Input, Module, ModuleError, Output, Value
 from shardproof.ir.types import Array, DType, TensorType
 
-MAX_ROUNDS: Final = 1 << 20
+MAX_ROUNDS: Final = 1 << 16
 """Rounds of a `while` that are counted."""
 
 

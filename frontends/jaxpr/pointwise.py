@@ -224,6 +224,7 @@ SAME: Final = (
     "reshard",
     "sharding_constraint",
     "stop_gradient",
+    "with_memory_space_constraint",
 )
 """Primitives that give their operands as they are: where values lie, and when, is XLA's to choose."""
 

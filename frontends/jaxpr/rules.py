@@ -18,7 +18,7 @@ from shardproof.frontends.jaxpr import (
     windows,
 )
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
-from shardproof.frontends.jaxpr.unknown import lower_unknown
+from shardproof.frontends.jaxpr.unknown import is_own, lower_unknown
 from shardproof.ir.module import Value
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -36,7 +36,12 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def rule_of(eqn: Any) -> Rule:
-    """The rule of an equation; primitives without one are functions known by name, or refused."""
+    """The rule of an equation; primitives without one are functions known by name, or refused.
+
+    Rules are for JAX's own primitives; another library's may have the name of one.
+    """
+    if not is_own(eqn.primitive):
+        return lower_unknown
     if eqn.primitive.name in random_keys.MOVED and random_keys.holds_keys(eqn):
         return _moved
     return RULES.get(eqn.primitive.name, lower_unknown)

@@ -229,7 +229,7 @@ class Lowering:
     def slice(
         self, x: Value, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int] | None = None
     ) -> Value:
-        steps = tuple(strides) if strides is not None else (1,) * len(x.type.shape)
+        steps = tuple(map(int, strides)) if strides is not None else (1,) * len(x.type.shape)
         starts, limits = tuple(map(int, starts)), tuple(map(int, limits))
         shape = tuple(-(-(b - a) // s) for a, b, s in zip(starts, limits, steps, strict=True))
         type = TensorType(x.type.dtype, shape)
@@ -339,7 +339,8 @@ def identity(kind: str, dtype: DType) -> Any:
 
 
 def array_of(value: Any) -> tuple[Array, DType]:
-    """A concrete array, in the type that holds its elements."""
+    """A concrete array, in the type that holds its elements; an array of random keys is its words."""
+    value = getattr(value, "_base_array", value)
     dtype = dtype_of(value.dtype) if hasattr(value, "dtype") else dtype_of(np.asarray(value).dtype)
     found: Array = np.asarray(value)
     return np.ascontiguousarray(found.astype(dtype.storage)).reshape(found.shape), dtype

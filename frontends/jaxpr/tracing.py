@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,27 @@ def trace(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Traced:
     shapes: list[Any] = []
 
     def flat(*arrays: Any) -> Any:
-        result = function(**jax.tree_util.tree_unflatten(tree, arrays))
+        result = called(function, jax.tree_util.tree_unflatten(tree, arrays))
         found, shape = jax.tree_util.tree_flatten(result)
         shapes[:] = [jax.tree_util.tree_unflatten(shape, range(len(found)))]
         return found
 
     closed = jax.make_jaxpr(flat)(*leaves)
     return Traced(closed, names, _names(shapes[0], "out"))
+
+
+def called(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+    """`function` on inputs by name, in the place of parameters of these names, which `jax.grad` counts."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    rest, placed = dict(inputs), []
+    for p in parameters:
+        if p.name not in rest or p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            break
+        placed.append(rest.pop(p.name))
+    return function(*placed, **rest)
 
 
 def sharded(
@@ -55,7 +70,7 @@ def sharded(
     names = list(inputs)
 
     def by_position(*arguments: Any) -> Any:
-        return body(**dict(zip(names, arguments, strict=True)))
+        return called(body, dict(zip(names, arguments, strict=True)))
 
     specs = tuple(in_specs[n] for n in names)
     if hasattr(jax, "shard_map"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -33,12 +35,33 @@ REFUSED: Final[Mapping[str, str]] = {
 """Primitives that are no function of their operands on one rank, and why."""
 
 
+_OWN: set[int] = set()
+_OTHERS: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+def is_own(primitive: Any) -> bool:
+    """Whether a primitive is one of JAX's, which are all in its modules."""
+    if id(primitive) not in _OWN:
+        modules = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == "jax"]
+        kind = type(primitive)
+        _OWN.update(id(x) for m in modules for x in list(vars(m).values()) if isinstance(x, kind))
+    return id(primitive) in _OWN
+
+
+_CALLS: Final = frozenset({"closed_call", "core_call", "jit", "pjit"})
+"""Calls of one function, whose other parameters say where and when it runs."""
+
+
 def lower_unknown(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
     """A function of the operands that has the primitive's name and parameters for a name.
 
     Raises ModuleError for a primitive that may be no function of its operands on one rank: with effects, with
     functions inside, with an axis of the mesh, or with parameters that have no text of their own.
     """
+    primitive = eqn.source.primitive
+    if not is_own(primitive) and _OTHERS.setdefault(eqn.name, primitive) is not primitive:
+        raise ModuleError("another primitive has that name")
+    name = eqn.name if is_own(primitive) else f"primitive {eqn.name}"
     reason = REFUSED.get(eqn.name)
     if reason is not None:
         raise ModuleError(reason)
@@ -50,7 +73,7 @@ def lower_unknown(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> 
     for key, value in eqn.params.items():
         if key in ("axis_name", "axis_index_groups") or _names(value, axes):
             raise ModuleError(f"the primitive is not known, and it communicates ({key})")
-    return state.opaque(f"{eqn.name} {parameters(eqn)}".strip(), operands, eqn.results)
+    return state.opaque(f"{name} {parameters(eqn)}".strip(), operands, eqn.results)
 
 
 def batched(last: int) -> Any:
@@ -135,7 +158,7 @@ def structure(body: Any) -> str:
         for name, value in eqn.params.items():
             if hasattr(opened(value)[0], "eqns"):
                 told[name] = structure(value)
-            elif name not in IDLE:
+            elif name not in IDLE and eqn.primitive.name not in _CALLS:
                 told[name] = described(value)
         operands = " ".join(map(read, eqn.invars))
         results = " ".join(number(eqn.outvars))

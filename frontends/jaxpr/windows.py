@@ -11,7 +11,6 @@ from shardproof.frontends.jaxpr.contract import region
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule, identity
 from shardproof.frontends.jaxpr.unknown import parameters
 from shardproof.ir.module import ModuleError, Value
-from shardproof.ir.types import TensorType
 
 _WINDOW: Final = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 
@@ -83,7 +82,7 @@ def _windows(state: Lowering, eqn: Equation, x: Value, init: Value, kind: str) -
 
 
 def _reduce_window(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
-    """By a function of two scalars; padding holds the initial value, which takes part in every window."""
+    """By a function of two scalars; the initial value takes part in every window."""
     eqn.only(*_WINDOW, "jaxpr", "consts")
     if eqn.params.get("consts"):
         raise ModuleError("reduces by a function with constants of its own")
@@ -95,28 +94,10 @@ def _reduce_window(state: Lowering, eqn: Equation, operands: Sequence[Value]) ->
     start = getattr(eqn.source.invars[1], "val", None)
     if start is not None and np.array_equal(start, np.asarray(identity(kind, dtype), dtype.storage)):
         return (_windows(state, eqn, x, init, kind),)
-    low, high = (tuple(side) for side in zip(*p["padding"], strict=True)) if p["padding"] else ((), ())
-    holes = tuple(n - 1 for n in p["base_dilation"])
-    sizes = [
-        a + n + max(n - 1, 0) * i + b for a, n, i, b in zip(low, x.type.shape, holes, high, strict=True)
-    ]
-    filled = TensorType(dtype, tuple(sizes))
-    x = state.op("pad", (x, init), filled, low=low, high=high, interior=holes)
-    none, ones = (0,) * len(sizes), (1,) * len(sizes)
-    return (
-        state.op(
-            "reduce_window",
-            (x, init),
-            eqn.result,
-            kind=kind,
-            sizes=tuple(p["window_dimensions"]),
-            strides=tuple(p["window_strides"]),
-            base_dilations=ones,
-            window_dilations=tuple(p["window_dilation"]),
-            pad_low=none,
-            pad_high=none,
-        ),
-    )
+    edges = [*(n for pair in p["padding"] for n in pair), *(n - 1 for n in p["base_dilation"])]
+    if any(edges) and kind in ("sum", "prod"):
+        raise ModuleError("pads with an initial value that changes sums, of which XLA's backends differ")
+    return (_windows(state, eqn, x, init, kind),)
 
 
 def _selected(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:

@@ -40,9 +40,9 @@ def verify_xla(
     Raises `shardproof.ir.module.ModuleError` (a ValueError) when these do not fit together, a dim does not
     divide evenly, or XLA refuses the program; what tracing raises goes through.
     """
-    from shardproof.solver.xla import partition
+    from shardproof.solver.xla import prepared
 
-    found = partition(
+    found = prepared(
         function,
         inputs,
         mesh,

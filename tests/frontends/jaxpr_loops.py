@@ -331,9 +331,7 @@ def all_rows(x: Any, w: Any) -> Any:
 
 
 for _by in ("update", "scatter"):
-    CASES[f"rows written by {_by}"] = Case(
-        all_rows, written(0, _by), written(1, _by), *BATCH, P(None, "dp"), False
-    )
+    CASES[f"rows written by {_by}"] = Case(all_rows, written(0, _by), written(1, _by), *BATCH, P(None, "dp"))
 CASES["rows written in both"] = Case(
     written(0, "update"), written(0, "update"), written(1, "update"), *BATCH, P(None, "dp")
 )
