@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from shardproof.passes.access import Element, Expr, constant, index, scale, shift
+from shardproof.passes.access import Digit, Element, Expr, constant, index, scale, shift
 from shardproof.passes.arithmetic import (
     add,
     factors_of,
@@ -127,14 +127,23 @@ def _apart(store: Store, bound: set[int], factors: Sequence[Term]) -> Term | Non
     coef = prod((t.coef for t in (*factors, *every)), start=Fraction(1))
     if coef == 0 or any(store.classes[t.cls].op == "indicator" for t in every):
         return None
-    if any(u < 0 and not bound.isdisjoint(store.indices(e)) for t in every for e in t.access for u, _ in e[1]):
+    if any(_has_digit(store, e) for t in every for e in t.access if not bound.isdisjoint(store.indices(e))):
         return None
     summed = bound & {i for t in every for i in store.term_indices(t)}
     parts = _components(store, summed, [Term(1, t.cls, t.access) for t in every if t.cls != store.ONE])
     if len(parts) < 2:
         return None
-    done = [multiply(store, fs) if not mine else total(store, mine, multiply(store, fs)) for mine, fs in parts]
+    products = [(mine, multiply(store, fs)) for mine, fs in parts]
+    done = [total(store, mine, t) if mine else t for mine, t in products]
     return scaled(multiply(store, done), coef * prod(store.sizes[i] for i in bound - summed))
+
+
+def _has_digit(store: Store, e: Expr) -> bool:
+    """Whether a digit of an index is read."""
+    atoms = [u for u, _ in e[1] if u < 0]
+    return any(
+        isinstance(store.atom(u), Digit) or any(_has_digit(store, x) for x in store.inner(u)) for u in atoms
+    )
 
 
 def _is_sum(store: Store, t: Term) -> bool:

@@ -13,7 +13,7 @@ YOUNG: Final = 1_000_000
 
 @contextmanager
 def rare_collection() -> Iterator[None]:
-    """Collect seldom while a proof makes many objects of which few become garbage and hardly any in cycles."""
+    """Collect seldom while a proof makes many objects, of which hardly any become garbage in cycles."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], YOUNG) if before[0] else 0, *before[1:])
     try:

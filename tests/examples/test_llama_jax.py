@@ -90,13 +90,13 @@ def test_forward_and_loss_are_verified(example: Any) -> None:
 def test_the_body_of_one_rank_is_taken_with_its_specs(example: Any) -> None:
     plan, pair = example.STEP, example.pairs.inner_gradients(example.STEP)
     parallel = example.pairs.parallel
-    specs = parallel.parameter_specs(plan)
+    specs, ids = parallel.parameter_specs(plan), parallel.token_spec(plan)
     result = shardproof.verify_jax(
         pair.reference,
         lambda parameters, tokens, labels: parallel.gradients(parameters, tokens, labels, plan),
         inputs=pair.inputs,
         mesh=plan.mesh,
-        in_specs={"parameters": specs, "tokens": parallel.token_spec(plan), "labels": parallel.token_spec(plan)},
+        in_specs={"parameters": specs, "tokens": ids, "labels": ids},
         out_specs=specs,
         ranges=pair.ranges,
     )

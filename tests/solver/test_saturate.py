@@ -44,7 +44,6 @@ EQUAL = (
     "log(sum[k](exp(x - c))) + c => log(sum[k](exp(x))) when k not in c",
     "exp(x - c)/sum[k](exp(x - c)) => exp(x)/sum[k](exp(x)) when k not in c",
     "log(sum[k](exp(x - max[k](x)))) + max[k](x) => log(sum[k](exp(x)))",
-    "where(p, where(q, x, y), y) => where(p and q, x, y)",
     "where(p and q, exp(x), exp(y)) => where(p, exp(where(q, x, y)), exp(y))",
     "where(p, c*x, c*y) + w => w + c*where(p, x, y)",
     "max(x + c, y + c) - c => max(x, y)",

@@ -292,7 +292,7 @@ def test_completion_script() -> None:
         capture_output=True,
         text=True,
     )
-    assert shown.stdout.strip() == "verify"
+    assert sorted(shown.stdout.split()) == ["verify", "verify-xla"]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
