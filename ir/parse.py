@@ -46,7 +46,7 @@ def parse(text: str, *, source: str) -> Module:
     are used, and once; all else is left to `shardproof.ir.verify`.
     """
     try:
-        parts = _parser().parse(text)
+        parts: Any = _parser().parse(text)
         return _Builder().module(parts[1][0])
     except UnexpectedInput as error:
         raise ModuleError(f"{source}:{_unexpected(error, text)}") from None

@@ -249,7 +249,7 @@ class Accesses:
         return total if self.within(total, 0, mod) else None
 
     def _apart(self, e: Expr, div: int, mod: int) -> Expr | None:
-        """`(g*h + l) // (g*d)` as `h // d`, and `(g*h + l) % (g*m)` as `g * (h % m) + l`, where `0 <= l < g`."""
+        """`(g*h + l) // (g*d)` as `h // d`, `(g*h + l) % (g*m)` as `g * (h % m) + l`, where `0 <= l < g`."""
         whole = div if div > 1 else mod
         for g in sorted({abs(s) for _, s in e[1] if whole % s == 0 and abs(s) > 1}, reverse=True):
             low: Expr = (e[0] % g, tuple((t, s) for t, s in e[1] if s % g))

@@ -68,7 +68,9 @@ def fold_sum(store: Store, e: Expr) -> Expr:
         return e
     support = sorted(set(store.indices(e)))
     shape = [store.sizes[i] for i in support]
-    if prod(shape) > LIMIT:
+    ranges = [(s, *store.term_range(t)) for t, s in e[1]]
+    small = all(x is not None and abs(s * x) < LARGEST for s, *bounds in ranges for x in bounds)
+    if prod(shape) > LIMIT or not small:
         return e
     values = evaluate(store, e, grid_of(support, shape))
     return e if values is None else tabulated(store, np.broadcast_to(values, shape), support)

@@ -52,7 +52,7 @@ def write_of(
 
 
 def rows_of(store: Store, write: Write, views: Mapping[str, View], step: int, length: int) -> View | None:
-    """What all rounds write, as one tensor; None unless the row is the number of the round, or L - 1 less it."""
+    """What all rounds write as one tensor; None unless each writes the row of its number, from either end."""
     at, row = store.expression(views[write.at.name].term), views[write.row.name]
     number = store.fresh(length)
     turn: Expr

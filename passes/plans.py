@@ -121,7 +121,7 @@ def instance(store: Store, plan: Plan, names: Sequence[int]) -> Access:
     """Where the class of a plan is read in an application whose pattern has these names."""
     own = dict(zip(plan.names, names, strict=True))
     by: dict[int, Expr] = {}
-    found = []
+    found: list[Expr] = []
     for e in plan.read:
         offset, terms = e
         if len(terms) == 1 and terms[0][0] > 0:

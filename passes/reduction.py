@@ -8,17 +8,8 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from shardproof.passes.access import Digit, Element, Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import (
-    add,
-    factors_of,
-    magnitude,
-    maximum,
-    multiply,
-    power,
-    scaled,
-    select,
-)
+from shardproof.passes.access import Element, Expr, constant, index, scale, shift
+from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
 from shardproof.passes.canonical import Application, node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.logic import clamp, conjunction, largest, match, negate, real_of, smallest, step
@@ -112,38 +103,12 @@ def contract(store: Store, bound: set[int], factors: Sequence[Term]) -> Term:
     """The sum over `bound` of a product of real terms; over a concatenation part by part."""
     cut = find_cut(store, factors, lambda cut: cut.index in bound)
     if cut is None:
-        apart = _apart(store, bound, factors)
-        return total(store, bound, multiply(store, factors)) if apart is None else apart
+        return total(store, bound, multiply(store, factors))
     sums = []
     for _, i, at in segments(store, cut):
         parts = [read(store, store.substitute_term(t, {cut.index: at})) for t in factors]
         sums.append(contract(store, bound - {cut.index} | ({i} if i is not None else set()), parts))
     return add(store, sums)
-
-
-def _apart(store: Store, bound: set[int], factors: Sequence[Term]) -> Term | None:
-    """The sum as a product of sums, without making the whole product first; None where it is no such product."""
-    every = [x for t in factors for x in factors_of(store, t)]
-    coef = prod((t.coef for t in (*factors, *every)), start=Fraction(1))
-    if coef == 0 or any(store.classes[t.cls].op == "indicator" for t in every):
-        return None
-    if any(_has_digit(store, e) for t in every for e in t.access if not bound.isdisjoint(store.indices(e))):
-        return None
-    summed = bound & {i for t in every for i in store.term_indices(t)}
-    parts = _components(store, summed, [Term(1, t.cls, t.access) for t in every if t.cls != store.ONE])
-    if len(parts) < 2:
-        return None
-    products = [(mine, multiply(store, fs)) for mine, fs in parts]
-    done = [total(store, mine, t) if mine else t for mine, t in products]
-    return scaled(multiply(store, done), coef * prod(store.sizes[i] for i in bound - summed))
-
-
-def _has_digit(store: Store, e: Expr) -> bool:
-    """Whether a digit of an index is read."""
-    atoms = [u for u, _ in e[1] if u < 0]
-    return any(
-        isinstance(store.atom(u), Digit) or any(_has_digit(store, x) for x in store.inner(u)) for u in atoms
-    )
 
 
 def _is_sum(store: Store, t: Term) -> bool:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
 
 from shardproof.ir.module import Module, Op, Value
-from shardproof.ir.types import Mesh, TensorType
-from shardproof.solver.relation import rank_groups
+from shardproof.solver.edit_operators import (
+    all_reduced,
+    axis_groups,
+    listed,
+    moved_slice,
+    permutes,
+    scaled_by,
+    shown,
+    stand_in,
+    times_words,
+)
 from shardproof.solver.trial_runs import Edit, TrialRuns
 
 ARITHMETIC: Final = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
@@ -22,7 +30,6 @@ MOVES: Final = frozenset(
 LINEAR: Final = MOVES | {"add", "divide", "dot_general", "multiply", "negate", "reduce", "select", "subtract"}
 _MOST_MOVES: Final = 200
 _EXTENTS: Final = 8
-_AXES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class Edits:
     def _left_out(self, ops: Sequence[Op]) -> Iterator[Repair]:
         for op in ops:
             n, name = len(op.attrs["groups"][0]), op.result.name
-            found = f"adds up what each of {n} ranks holds whole: it is {_times(n)} too large"
+            found = f"adds up what each of {n} ranks holds whole: it is {times_words(n)} too large"
             if op not in self.idle:
                 found = "joins what each rank needs of its own"
             for group in dict.fromkeys(((op,), self._alike(op))):
@@ -140,10 +147,10 @@ class Edits:
         for op in self.ops:
             if op.opcode == "collective_permute":
                 every = [o for o in self.ops if o.attrs.get("pairs") == op.attrs["pairs"]]
-                for words, pairs in _permutes(op, self.module.mesh):
+                for words, pairs in permutes(op, self.module.mesh):
                     for group in dict.fromkeys(((op,), self._alike(op), tuple(every))):
                         yield self._replaced(
-                            group, {"pairs": pairs}, words, f"sends {_shown(op.attrs['pairs'])}"
+                            group, {"pairs": pairs}, words, f"sends {shown(op.attrs['pairs'])}"
                         )
             if op.opcode not in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter"):
                 continue
@@ -151,8 +158,8 @@ class Edits:
             for axes, groups in self.axes:
                 if groups == op.attrs["groups"] or (op.opcode != "all_reduce" and len(groups[0]) != size):
                     continue
-                wanted = f"{op.opcode} over {'+'.join(axes)}, groups {_shown(groups)}"
-                found = f"runs over groups {_shown(op.attrs['groups'])}"
+                wanted = f"{op.opcode} over {'+'.join(axes)}, groups {shown(groups)}"
+                found = f"runs over groups {shown(op.attrs['groups'])}"
                 for group in self._several(op):
                     yield self._replaced(group, {"groups": groups}, wanted, found)
             if op.opcode == "all_reduce":
@@ -206,14 +213,14 @@ class Edits:
         wanted: Sequence[int],
     ) -> Iterator[Repair]:
         for group in dict.fromkeys(((op,), self._alike(op))):
-            edit = Edit({o.result.name: _moved_slice(o, number, moved) for o in group})
-            own = f"positions {_listed(wanted)} on the ranks"
+            edit = Edit({o.result.name: moved_slice(o, number, moved) for o in group})
+            own = f"positions {listed(wanted)} on the ranks"
             free = tuple(
                 axes[0]
                 for axes, groups in self.axes
                 if len(axes) == 1 and all(len({wanted[r] for r in g}) == 1 for g in groups)
             )
-            found = f"is at positions {_listed(now)} on the ranks"
+            found = f"is at positions {listed(now)} on the ranks"
             yield Repair("position", group, edit, "R03", own, found, f"using {own}", free)
 
     def _averaged(self) -> Iterator[Repair]:
@@ -226,7 +233,7 @@ class Edits:
                 edit = Edit({op.result.name: op.operands[0].name})
                 found, wanted = "is the mean over ranks", "the sum over ranks"
             else:
-                edit = Edit({op.result.name: _times_number(op.result, self.sums[op.result.name], True)})
+                edit = Edit({op.result.name: scaled_by(op.result, self.sums[op.result.name], True)})
                 found, wanted = "is the sum over ranks", "the mean over ranks"
             yield Repair("instead", (op,), edit, "R02", wanted, found, f"using {wanted}")
 
@@ -238,7 +245,7 @@ class Edits:
     def _replaced(self, group: tuple[Op, ...], attrs: dict[str, Any], wanted: str, found: str) -> Repair:
         edit = Edit(
             {
-                o.result.name: (Op(o.opcode, o.operands, (_new(o.result.type),), {**o.attrs, **attrs}),)
+                o.result.name: (Op(o.opcode, o.operands, (stand_in(o.result.type),), {**o.attrs, **attrs}),)
                 for o in group
             }
         )
@@ -267,7 +274,7 @@ class Edits:
         )
         if not held:
             return None
-        edit = Edit({o.result.name: _all_reduce(o.result, kind, groups) for o in held})
+        edit = Edit({o.result.name: all_reduced(o.result, kind, groups) for o in held})
         over, name = "+".join(axes), held[0].result.name
         whole = {"max": "maximum", "min": "minimum"}.get(kind, kind)
         return Repair(
@@ -314,7 +321,7 @@ class Edits:
                     if tried > _MOST_MOVES:
                         return
                     changes: dict[str, tuple[Op, ...] | str] = {gone.result.name: gone.operands[0].name}
-                    changes[op.result.name] = _all_reduce(op.result, kind, own)
+                    changes[op.result.name] = all_reduced(op.result, kind, own)
                     over = "+".join(part)
                     yield Repair(
                         "moved",
@@ -333,9 +340,9 @@ class Edits:
         for ops in self._each():
             for n in sizes:
                 for large in (True, False):
-                    edit = Edit({o.result.name: _times_number(o.result, n, large) for o in ops})
+                    edit = Edit({o.result.name: scaled_by(o.result, n, large) for o in ops})
                     name = ops[0].result.name
-                    found = f"is {_times(n)} too {'large' if large else 'small'}"
+                    found = f"is {times_words(n)} too {'large' if large else 'small'}"
                     undone = f"{'dividing' if large else 'multiplying'} `{name}` by {n}"
                     wanted = f"1/{n} of it" if large else f"{n} times as much"
                     yield Repair("scale", ops, edit, "R04", wanted, found, undone)
@@ -346,10 +353,10 @@ class Edits:
         for op in self.ops:
             for k, x in enumerate(op.operands if op.opcode in ("add", "subtract") else ()):
                 for n in sizes if x.name in inputs and x.type.dtype.kind == "real" else ():
-                    part = _times_number(x, n, True)
+                    part = scaled_by(x, n, True)
                     operands = (*op.operands[:k], part[-1].result, *op.operands[k + 1 :])
                     changed = Op(op.opcode, operands, (Value("with it", op.result.type),), op.attrs)
-                    found = f"adds `{x.name}` {_times(n)}, once on each of {n} ranks"
+                    found = f"adds `{x.name}` {times_words(n)}, once on each of {n} ranks"
                     edit = Edit({op.result.name: (*part, changed)})
                     undone = f"dividing `{x.name}` by {n} there"
                     yield Repair("input", (op,), edit, "R04", f"1/{n} of `{x.name}`", found, undone)
@@ -364,7 +371,7 @@ class Edits:
             if not written and op.operands[0].type.dtype.kind in ("int", "uint"):
                 now, wanted = op.attrs["direction"], other[op.attrs["direction"]]
                 attrs = {**op.attrs, "direction": wanted}
-                changed = Op("compare", op.operands, (_new(op.result.type),), attrs)
+                changed = Op("compare", op.operands, (stand_in(op.result.type),), attrs)
                 edit = Edit({op.result.name: (changed,)})
                 found, expected = f"is {now} of its operands", f"{wanted} in place of {now}"
                 yield Repair("compare", (op,), edit, "R05", expected, found, f"using {wanted}")
@@ -385,83 +392,6 @@ class Edits:
                     yield Repair("drop", group, edit, "R05", f"`{x.name}` as it is", found, repair)
 
 
-def axis_groups(mesh: Mesh) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
-    """Every set of axes that are divided, few axes first, with its groups."""
-    names = [name for name, size in mesh.axes if size > 1][:_AXES]
-    sets = [c for k in range(1, len(names) + 1) for c in combinations(names, k)]
-    return [(c, rank_groups(mesh, c)) for c in sets]
-
-
-def _new(type: TensorType) -> Value:
-    return Value("in its place", type)
-
-
-def _times(n: int) -> str:
-    return "twice" if n == 2 else f"{n} times"
-
-
-def _shown(groups: Sequence[Sequence[int]]) -> str:
-    text = " ".join("{" + ",".join(map(str, g)) + "}" for g in groups)
-    return text if len(text) < 60 else text[:56] + " ..."
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
-
-
-def _moved_slice(op: Op, number: int, moved: Sequence[int]) -> tuple[Op, ...]:
-    """A slice with one of its positions moved by an integer of each rank."""
-    x = op.operands[number]
-    whole, one = (Value(n, TensorType(x.type.dtype, (k,))) for n, k in (("of all", len(moved)), ("own", 1)))
-    rank, own, at = (Value(n, TensorType(x.type.dtype, ())) for n in ("rank", "by", "position"))
-    operands = (*op.operands[:number], at, *op.operands[number + 1 :])
-    return (
-        Op("constant", (), (whole,), {"value": np.asarray(moved).astype(x.type.dtype.storage)}),
-        Op("rank_id", (), (rank,)),
-        Op("dynamic_slice", (whole, rank), (one,), {"sizes": (1,)}),
-        Op("reshape", (one,), (own,)),
-        Op("add", (x, own), (at,)),
-        Op(op.opcode, operands, (_new(op.result.type),), op.attrs),
-    )
-
-
-def _number(like: TensorType, n: int) -> tuple[Op, Op]:
-    scalar = Value("number", TensorType(like.dtype, ()))
-    number = Op("constant", (), (scalar,), {"value": np.asarray(n, like.dtype.storage)})
-    return number, Op("broadcast_in_dim", (scalar,), (Value("numbers", like),), {"dims": ()})
-
-
-def _times_number(x: Value, n: int, divided: bool) -> tuple[Op, ...]:
-    number, numbers = _number(x.type, n)
-    opcode = "divide" if divided else "multiply"
-    return number, numbers, Op(opcode, (x, numbers.result), (_new(x.type),))
-
-
-def _all_reduce(x: Value, kind: str, groups: tuple[tuple[int, ...], ...]) -> tuple[Op, ...]:
-    own = "sum" if kind == "mean" else kind
-    total = Op("all_reduce", (x,), (Value("total", x.type),), {"kind": own, "groups": groups})
-    return (total, *_times_number(total.result, len(groups[0]), True)) if kind == "mean" else (total,)
-
-
-def _permutes(op: Op, mesh: Mesh) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
-    pairs = op.attrs["pairs"]
-    turned = tuple((b, a) for a, b in pairs)
-    if set(turned) != set(pairs):
-        yield "the ranks the other way round", turned
-    for axes, groups in axis_groups(mesh):
-        n = len(groups[0])
-        for shift in (1, n - 1):
-            for whole in (True, False):
-                moved = tuple(
-                    (g[k], g[(k + shift) % n])
-                    for g in groups
-                    for k in range(n)
-                    if whole or 0 <= k + (shift if shift == 1 else -1) < n
-                )
-                if set(moved) not in (set(pairs), set(turned)):
-                    yield f"{_shown(moved)} along {'+'.join(axes)}", moved
-
-
 def _swapped(group: tuple[Op, ...]) -> Iterator[Repair]:
     op = group[0]
     first = 1 if op.opcode == "select" else 0
@@ -471,7 +401,7 @@ def _swapped(group: tuple[Op, ...]) -> Iterator[Repair]:
     changes = {}
     for o in group:
         own = (*o.operands[:first], o.operands[first + 1], o.operands[first])
-        changes[o.result.name] = (Op(o.opcode, own, (_new(o.result.type),), o.attrs),)
+        changes[o.result.name] = (Op(o.opcode, own, (stand_in(o.result.type),), o.attrs),)
     expected, found = (f"{op.opcode} of {x.name} and {y.name}" for x, y in ((b, a), (a, b)))
     yield Repair("swap", group, Edit(changes), "R05", expected, found, "swapping the operands")
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.ir.module import Module, Op, Value
-from shardproof.solver.edits import MOVES, axis_groups
+from shardproof.solver.edit_operators import axis_groups
+from shardproof.solver.edits import MOVES
 from shardproof.solver.relation import rank_groups
 from shardproof.solver.trial_runs import TrialRuns, close
 

@@ -1,7 +1,7 @@
 """A Llama-style decoder in plain JAX, written for one device: the reference of parallel.py.
 
-Activations are [batch, sequence, hidden], weights are [input, output]. Parameters are a dict: `embed`, `norm`,
-`head`, and `layers`, which is a list of dicts, or one dict of tensors that are stacked over the layers.
+Activations are [batch, sequence, hidden], weights are [input, output]. Parameters are a dict: `embed`,
+`norm`, `head`, and `layers`, which is a list of dicts, or one dict of tensors stacked over the layers.
 """
 
 from __future__ import annotations
