@@ -22,6 +22,7 @@ from shardproof.solver.trial_runs import TrialRuns
 PATIENCE: Final = 4.0
 """Seconds that changes are tried for."""
 _ADDS: Final = ("add", "subtract")
+_ELEMENTWISE: Final = frozenset({"add", "multiply", "negate", "select", "subtract"}) | MOVES
 
 
 def fault(
@@ -147,6 +148,8 @@ def _chosen(first: Repair, mending: Sequence[Repair], edits: Edits) -> Repair:
     order = {op.result.name: n for n, op in enumerate(edits.ops)}
     by_name: Mapping[str, Repair] = {op.result.name: r for r in alike for op in r.ops}
     last = max(alike, key=lambda r: order[r.value.name])
+    if first.kind == "sum":
+        last = _before_layers(last, by_name, edits)
     if first.kind in ("sum", "mean", "max", "min"):
         return _along(last, by_name, edits)
     if first.gone is not None:
@@ -176,6 +179,43 @@ def _is_factor(op: Op, edits: Edits) -> bool:
     """Whether an operator does nothing but scale, by a number that is written there."""
     scales = op.opcode in ("multiply", "divide") and any(x.name in edits.numbers for x in op.operands)
     return (scales and not edits.averages(op)) or op in edits.idle
+
+
+def _before_layers(last: Repair, by_name: Mapping[str, Repair], edits: Edits) -> Repair:
+    """Back from the last of several values in a row, each of which could be completed, to the one that is
+    multiplied by another value before a product with a weight is made of it: a layer before."""
+    made = {op.result.name: op for op in edits.ops}
+    op: Op | None = last.ops[0]
+    while op is not None:
+        before = [x.name for x in op.operands if x.name in by_name and x.name in made]
+        found = None
+        if op.opcode == "dot_general" and before:
+            found = _multiplied(before[0], by_name, edits, made)
+        if found is not None:
+            last = replace(by_name[found], ops=(made[found],))
+        name = found or (before[0] if len(before) == 1 else None)
+        op = made[name] if name is not None else None
+    return last
+
+
+def _multiplied(
+    name: str, by_name: Mapping[str, Repair], edits: Edits, made: Mapping[str, Op]
+) -> str | None:
+    """The value that elementwise operators, a product with another value among them, make `name` of."""
+    todo, seen = [(name, False)], {name}
+    while todo:
+        value, crossed = todo.pop(0)
+        op = made.get(value)
+        if op is None or op.opcode not in _ELEMENTWISE:
+            if crossed and value in by_name:
+                return value
+            continue
+        product = op.opcode == "multiply" and not any(x.name in edits.numbers for x in op.operands)
+        for x in op.operands:
+            if x.name not in seen:
+                seen.add(x.name)
+                todo.append((x.name, crossed or product))
+    return None
 
 
 def _along(last: Repair, by_name: Mapping[str, Repair], edits: Edits) -> Repair:

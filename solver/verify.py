@@ -58,7 +58,7 @@ EARLY: Final = 2_000
 """Most operators of all ranks together that are put side by side before lemmas are tried."""
 UNROLLED: Final = 200_000
 """Most operators of a program whose loops are written out."""
-SHORT: Final = 3_000
+SHORT: Final = 10_000
 """Most operators of both programs whose loops are written out before an induction with lemmas is tried."""
 STRICT: Final = frozenset(
     {

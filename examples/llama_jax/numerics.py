@@ -14,8 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_ENABLE_X64"] = "1"
 
@@ -33,9 +35,9 @@ VISIBLE = 1e-2
 """What a right program stays below, and a wrong one exceeds."""
 
 PLANS = {
-    "dp2 tp4 remat": (Plan(Config(remat=True), {"dp": 2, "tp": 4}), False, True),
-    "dp2 tp2 scanned remat": (Plan(Config(form="scanned", remat=True), {"dp": 2, "tp": 2}), False),
-    "tp4 shared kv": (Plan(Config(form="stacked", kv_heads=2), {"tp": 4}), True),
+    "dp2 tp4 remat": (Plan(Config(remat=True), {"dp": 2, "tp": 4}), (False, True)),
+    "dp2 tp2 scanned remat": (Plan(Config(form="scanned", remat=True), {"dp": 2, "tp": 2}), (False,)),
+    "tp4 shared kv": (Plan(Config(form="stacked", kv_heads=2), {"tp": 4}), (True,)),
 }
 """Plans, and whether shard_map checks replication."""
 WRONG = Plan(Config(layers=1, kv_heads=2), {"tp": 4})
@@ -62,7 +64,8 @@ def deviation(found: Any, expected: Any) -> float:
         parts = [(np.asarray(s.data, np.float64), whole[s.index]) for s in f.addressable_shards]
         return float(max(np.abs(own - part).max() for own, part in parts) / scale)
 
-    return max(jax.tree.leaves(jax.tree.map(of_leaf, found, expected)))
+    leaves: list[float] = jax.tree.leaves(jax.tree.map(of_leaf, found, expected))
+    return max(leaves)
 
 
 def deviations(plan: Plan, *checks: bool) -> dict[str, float]:
@@ -72,12 +75,10 @@ def deviations(plan: Plan, *checks: bool) -> dict[str, float]:
     mesh = Mesh(devices, tuple(plan.mesh))
     scalar, parameters = PartitionSpec(), parallel.parameter_specs(plan)
 
-    @jax.jit
-    def whole(*arguments: Any) -> Any:
-        logits = model.forward(*arguments[:2], config)
-        return logits, jax.value_and_grad(partial(model.loss, config=config))(*arguments)
+    def whole(parameters: Any, tokens: Any, labels: Any) -> Any:
+        logits = model.forward(parameters, tokens, config)
+        return logits, jax.value_and_grad(partial(model.loss, config=config))(parameters, tokens, labels)
 
-    @jax.jit
     def divided(*arguments: Any) -> Any:
         found = {}
         for check in checks:
@@ -87,8 +88,8 @@ def deviations(plan: Plan, *checks: bool) -> dict[str, float]:
             found[check] = logits, *outer(*arguments)
         return found, parallel.sharded(parallel.gradients, plan, mesh, parameters, check=False)(*arguments)
 
-    expected_logits, (expected_loss, expected) = whole(*arguments)
-    found, inner = divided(*arguments)
+    expected_logits, (expected_loss, expected) = jax.jit(whole)(*arguments)
+    found, inner = jax.jit(divided)(*arguments)
     result = {"inner gradients": deviation(inner, expected)}
     for check, (logits, loss, gradients) in found.items():
         note = " checked" if check else ""
@@ -99,8 +100,8 @@ def deviations(plan: Plan, *checks: bool) -> dict[str, float]:
 
 
 def main() -> int:
-    found = {}
-    for name, (plan, *checks) in PLANS.items():
+    found: dict[str, float] = {}
+    for name, (plan, checks) in PLANS.items():
         found |= {f"{name}: {case}": d for case, d in deviations(plan, *checks).items()}
     for bug in BUGS:
         found[f"wrong: {bug}"] = max(deviations(replace(WRONG, bug=bug), *WRONG_CHECKS).values())

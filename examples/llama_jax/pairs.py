@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ def forward(plan: Plan, *, check: bool = False) -> Pair:
 def loss(plan: Plan, *, check: bool = False) -> Pair:
     """The mean cross-entropy."""
     on_mesh = _on_mesh(parallel.loss, plan, PartitionSpec(), check)
-    return _trained(plan, lambda *args: model.loss(*args, plan.config), on_mesh)
+    return _trained(plan, _loss(plan), on_mesh)
 
 
 def outer_gradients(plan: Plan, *, check: bool = False) -> Pair:
@@ -55,12 +56,20 @@ def inner_gradients(plan: Plan) -> Pair:
     return _trained(plan, _gradient(plan), on_mesh)
 
 
+def _loss(plan: Plan) -> Callable[..., Any]:
+    return partial(model.loss, config=plan.config)
+
+
 def _gradient(plan: Plan) -> Callable[..., Any]:
-    return jax.grad(lambda *args: model.loss(*args, plan.config))
+    gradient: Callable[..., Any] = jax.grad(_loss(plan))
+    return gradient
 
 
 def _on_mesh(body: Any, plan: Plan, out_specs: Any, check: bool) -> Callable[..., Any]:
-    return parallel.sharded(body, plan, parallel.abstract_mesh(plan), out_specs, check=check)
+    mapped: Callable[..., Any] = parallel.sharded(
+        body, plan, parallel.abstract_mesh(plan), out_specs, check=check
+    )
+    return mapped
 
 
 def _inputs(plan: Plan) -> dict[str, Any]:

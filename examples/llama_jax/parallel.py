@@ -184,7 +184,8 @@ def gradients(parameters: Parameters, tokens: Array, labels: Array, plan: Plan) 
         return lax.psum(gradient, axes) if axes else gradient
 
     own = jax.grad(objective)(parameters)
-    return jax.tree_util.tree_map_with_path(over_ranks, own, parameter_specs(plan))
+    summed: Parameters = jax.tree_util.tree_map_with_path(over_ranks, own, parameter_specs(plan))
+    return summed
 
 
 def sharded(body: Any, plan: Plan, mesh: Any, out_specs: Any, *, check: bool) -> Any:

@@ -10,8 +10,6 @@ pytest.importorskip("jax", reason="jax is not installed")
 
 from bug_corpus import OWN, SHARED, Unavailable, judge, load
 
-LINE_ONLY = frozenset({"P02"})
-"""Cases where the reported operator is another one of the right line (docs/coverage.md says why)."""
 CASES = sorted(OWN.glob("*.py"))
 PUBLIC = sorted(SHARED.glob("*.py"))
 
@@ -32,8 +30,7 @@ def check(path: Path) -> None:
     assert found.buggy.verdict == "refuted", found.buggy.text()
     assert found.buggy.counterexample is not None
     assert found.frame, found.buggy.text()
-    assert found.line, found.buggy.text()
-    assert found.operator or path.stem in LINE_ONLY, found.buggy.text()
+    assert found.operator, found.buggy.text()
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)

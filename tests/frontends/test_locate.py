@@ -143,3 +143,14 @@ def test_load_takes_wrapper_files(tmp_path: Path) -> None:
     path.write_text(TEXT)
     location = load(path, wrapper_files=("u/net.py",)).ops[0].location
     assert location is not None and location.file.endswith("core.py")
+
+
+def test_pythons_own_library_is_not_shown() -> None:
+    frames = (
+        Frame("/home/u/net.py", 12, "layer"),
+        Frame("/usr/lib/python3.11/contextlib.py", 81, "inner"),
+        Frame("/v/lib/python3.12/site-packages/mine/block.py", 7, "block"),
+    )
+    assert is_wrapper(frames[1].file, ()) and not is_wrapper(frames[2].file, ())
+    location = innermost(frames[:2])
+    assert location is not None and str(location) == "/home/u/net.py:12"

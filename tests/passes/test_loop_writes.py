@@ -124,6 +124,41 @@ UNEQUAL = {
 }
 
 
+def watched(how: str, looked: bool, rows: int = 4) -> Module:
+    """A loop that writes rows of `y`, with what is to be seen of it in each round, or of `y` as it was."""
+
+    def build(b: Build, x: Value, xs: Value, y: Value) -> Results:
+        wide = b("concatenate", y, y, dim=0) if rows > 4 else y
+
+        def body(b: Build, k: Results, c: Results, r: Results) -> tuple[Results, Results]:
+            row = b("reshape", b("tanh", r[0]), type=f32(1, 3))
+            over, held = (b("dynamic_update_slice", v, row, c[0], b.full(0, s32())) for v in (k[0], c[1]))
+            before, after = (c[1], held) if looked else (k[0], over)
+            seen = b("tanh", after) if how == "read" else after if how == "after" else before
+            return [b("add", c[0], b.full(1, s32())), held], [seen]
+
+        return b.scan(body, [b.full(0, s32()), wide], [xs], [wide])[1:]
+
+    return program(INPUTS, build)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "read"])
+def test_what_is_written_is_seen_in_each_round(how: str) -> None:
+    a, b = watched(how, True), watched(how, False)
+    assert differ(a, b)
+    assert not shown(a, b) and not shown(b, a)
+    assert shown(a, a)
+
+
+def test_rows_beyond_the_rounds_stay() -> None:
+    """Of eight rows four are written; the others are not what a round gives."""
+    long = watched("before", False, 8)
+    store = new_store()
+    state = normalise(store, long, {i.name: input_view(store, i.value) for i in long.inputs})
+    assert [state.views[o.value.name].shape for o in long.outputs] == [(8, 3), (4, 8, 3)]
+    assert shown(long, long) and not shown(long, watched("before", True, 8))
+
+
 @pytest.mark.parametrize("name", EQUAL)
 def test_rows_that_are_written_are_rows_that_are_stacked(name: str) -> None:
     a, b = EQUAL[name]
