@@ -28,6 +28,8 @@ def scaled(t: Term, by: Coefficient, *, inverse: bool = False) -> Term:
     """`by * t`, or `t / by`."""
     if by == 1:
         return t
+    if t.coef == 1 and not inverse:
+        return Term(by, t.cls, t.access)
     return Term(simplest(Fraction(t.coef) / by if inverse else t.coef * by), t.cls, t.access)
 
 
@@ -78,7 +80,8 @@ def add(store: Store, operands: Sequence[Term]) -> Term:
                     text = "a difference of equal values that may be infinite is finite"
                     store.assume("finite_value", text)
             key = (x.cls, x.access, side)
-            total[key] = simplest(total.get(key, 0) + x.coef)
+            before = total.get(key)
+            total[key] = x.coef if before is None else simplest(before + x.coef)
     terms = [Term(coef, cls, access) for (cls, access, _), coef in total.items() if coef]
     if not terms:
         return store.real(0)

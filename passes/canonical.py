@@ -512,9 +512,14 @@ def _related(
     """The coefficient that moves outside, and the operands at `accesses` without it."""
     lead: Coefficient = operands[0].coef if scaled else 1
     if lead == 1:
-        placed = [Term(t.coef, t.cls, e) for t, e in zip(operands, accesses, strict=True)]
-    else:
-        placed = [Term(_ratio(t.coef, lead), t.cls, e) for t, e in zip(operands, accesses, strict=True)]
+        return lead, tuple([Term(t.coef, t.cls, e) for t, e in zip(operands, accesses, strict=True)])
+    placed = []
+    own: Coefficient = lead
+    ratio: Coefficient = 1
+    for t, e in zip(operands, accesses, strict=True):
+        if t.coef is not own:
+            own, ratio = t.coef, _ratio(t.coef, lead)
+        placed.append(Term(ratio, t.cls, e))
     return lead, tuple(placed)
 
 
