@@ -76,6 +76,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode examples/neuron_vs_torch
+	$(BIN)/mypy examples/llama_jax
 
 layers: .venv/.dev
 	$(BIN)/python -m pytest tests/test_layers.py
@@ -85,8 +86,12 @@ sizes: .venv/.core
 
 check: lint types test layers sizes
 
-bench: .venv/.core
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+JAX_BENCHMARKS := benchmarks/bugs.py benchmarks/xla.py benchmarks/llama_405b.py
+
+bench: .venv/.core .venv-jax/.done
+	@for script in $(filter-out $(JAX_BENCHMARKS) benchmarks/xla_%,$(wildcard benchmarks/*.py)); do \
+		echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	@for script in $(JAX_BENCHMARKS); do echo "== $$script"; .venv-jax/bin/python "$$script" || exit 1; done
 
 clean:
 	rm -rf .venv .venv-oldest .venv-torch .venv-jax .venv-jax-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

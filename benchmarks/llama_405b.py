@@ -63,7 +63,7 @@ class Case:
 
 FORWARD: Final = Case("forward", LAYERS, "list", False, 5.0, 2)
 FORWARD_MEMO: Final = Case("forward", LAYERS, "list", True, 2.0, 3)
-GRADIENT: Final = Case("inner_gradients", LAYERS, "list", False, 15.0)
+GRADIENT: Final = Case("inner_gradients", LAYERS, "list", False, 15.0, 2)
 GRADIENT_MEMO: Final = Case("inner_gradients", LAYERS, "list", True, None, 2)
 OUTER_MEMO: Final = Case("outer_gradients", LAYERS, "list", True, None)
 

@@ -29,7 +29,7 @@ def scaled(t: Term, by: Coefficient, *, inverse: bool = False) -> Term:
     if by == 1:
         return t
     if t.coef == 1 and not inverse:
-        return Term(by, t.cls, t.access)
+        return Term(simplest(by), t.cls, t.access)
     return Term(simplest(Fraction(t.coef) / by if inverse else t.coef * by), t.cls, t.access)
 
 

@@ -125,6 +125,8 @@ class Run:
             return {r: operands[sources[r]] if r in sources else _zeros(operands[r]) for r in ranks}
         if op.opcode == "collective_broadcast":
             return dict.fromkeys(ranks, xs[0])
+        if op.opcode == "agree":
+            return dict(operands)
         if op.opcode == "all_gather":
             return dict.fromkeys(ranks, concatenated(op, xs, op.attrs["dim"], self._room))
         if op.opcode in ("all_reduce", "reduce_scatter"):

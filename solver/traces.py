@@ -197,8 +197,8 @@ class Trace:
 
     def position(self, op: Op, free: Sequence[str] = ()) -> Op:
         """What computed the position where an operator reads or writes: the last operator that was written
-        elsewhere; where it must not depend on the place along the axes `free` but does, the last of the line
-        that reads that; else the last of all; else the operator."""
+        elsewhere, and not only moves an input; where it must not depend on the place along the axes `free`
+        but does, the last of the line that reads that; else the last of all; else the operator."""
         if op.opcode not in POSITIONS:
             return op
         before = list(self._counting(op))
@@ -206,8 +206,9 @@ class Trace:
         strange = [o for o in before if free and self.runs.vary(o.result, groups)]
         if strange:
             return next(o for o in before if _same_line(o, strange[-1]))
-        elsewhere = [o for o in before if not _same_line(o, op)]
         last = [o for o in before if o.opcode not in MOVES]
+        given = [o for o in before if o.opcode in MOVES and not any(x.name in self.made for x in o.operands)]
+        elsewhere = [o for o in before if o not in given and not _same_line(o, op)]
         return (elsewhere or last or [op])[0]
 
     def _counting(self, op: Op) -> Iterator[Op]:

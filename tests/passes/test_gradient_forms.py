@@ -1,4 +1,4 @@
-"""Forms that gradients of divided programs need: what is equal meets without algebra, what differs does not."""
+"""Forms that gradients of divided programs need: equals meet without algebra, what differs does not."""
 
 from __future__ import annotations
 
