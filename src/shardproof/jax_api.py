@@ -25,6 +25,7 @@ def verify_jax(
     outputs: Literal["natural", "any"] = "natural",
     timeout: float | None = None,
     lemmas: Sequence[str | Path] = (),
+    certificate: str | Path | None = None,
     layers: bool = True,
 ) -> Result:
     """Prove or refute that a distributed JAX function computes what `reference` does.
@@ -33,11 +34,10 @@ def verify_jax(
     `jax.ShapeDtypeStruct`s of global shapes, or containers of those. With `mesh` (axis -> size), `in_specs`
     (input -> PartitionSpec) and `out_specs`, `implementation` is the function of one rank as `shard_map`
     takes it; without, it takes and gives whole arrays and calls `shard_map` itself. `ranges` bounds integer
-    inputs: low, high (exclusive). Without `layers` every one of equal layers is proved by itself. The others are
-    as in `shardproof.verify`. A primitive that is not supported
-    makes the verdict `unknown` (U15) and is named with its source line. Raises
-    `shardproof.ir.module.ModuleError` (a ValueError) for arguments that don't fit together; what tracing
-    raises goes through.
+    inputs: low, high (exclusive). Without `layers` every one of equal layers is proved by itself. The others
+    are as in `shardproof.verify`. A primitive that is not supported makes the verdict `unknown` (U15) and is
+    named with its source line. Raises `shardproof.ir.module.ModuleError` (a ValueError) for arguments that
+    don't fit together; what tracing raises goes through.
     """
     from shardproof.solver.jax_programs import verify_jax as run
 
@@ -52,5 +52,6 @@ def verify_jax(
         outputs=outputs,
         timeout=timeout,
         lemmas=lemmas,
+        certificate=certificate,
         layers=layers,
     )
