@@ -17,12 +17,15 @@ from shardproof import __version__
 from shardproof.tools import capture_command, cert_command, lemma_command, relation_command, xla_command
 from shardproof.tools.failure import BAD_INPUT, INTERRUPTED, UsageProblem, fail, guarded
 from shardproof.tools.options import (
+    CertificateOption,
     Format,
     FormatOption,
+    GoalsOption,
     ImplementationArgument,
     LemmasOption,
     OutputOption,
     ReferenceArgument,
+    TimeoutOption,
     VerboseOption,
     check_writable,
     emit,
@@ -91,17 +94,11 @@ def verify(
         typer.Option(metavar="VALUE", help="Take this value as right and list it (repeatable)."),
     ] = None,
     lemmas: LemmasOption = None,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the certificate of a proof to FILE.")
-    ] = None,
-    goals: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write what an unknown lacks to DIR, as lemma files.")
-    ] = None,
+    certificate: CertificateOption = None,
+    goals: GoalsOption = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Answer unknown after this many seconds.")
-    ] = None,
+    timeout: TimeoutOption = None,
     verbose: VerboseOption = False,
 ) -> int:
     """Prove or refute that IMPLEMENTATION computes the same as REFERENCE.

@@ -33,6 +33,20 @@ LemmasOption = Annotated[
 ]
 
 
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option("--certificate", metavar="FILE", help="Write the certificate of a proof to FILE."),
+]
+GoalsOption = Annotated[
+    Path | None,
+    typer.Option("--goals", metavar="DIR", help="Write what an unknown lacks to DIR, as lemma files."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", help="Answer unknown after this many seconds."),
+]
+
+
 ReferenceArgument = Annotated[
     Path,
     typer.Argument(metavar="REFERENCE", help="The program that is right: a file, or a capture's folder."),

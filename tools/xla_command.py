@@ -13,10 +13,13 @@ import typer
 from shardproof.tools.capture_command import found, of_user
 from shardproof.tools.failure import UsageProblem, guarded
 from shardproof.tools.options import (
+    CertificateOption,
     Format,
     FormatOption,
+    GoalsOption,
     LemmasOption,
     OutputOption,
+    TimeoutOption,
     VerboseOption,
     check_writable,
     emit,
@@ -51,17 +54,11 @@ def verify_xla(
     save_relation: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the shardings as a relation to FILE.")
     ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the certificate of a proof to FILE.")
-    ] = None,
-    goals: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write what an unknown lacks to DIR, as lemma files.")
-    ] = None,
+    certificate: CertificateOption = None,
+    goals: GoalsOption = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
-    timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Answer unknown after this many seconds.")
-    ] = None,
+    timeout: TimeoutOption = None,
     verbose: VerboseOption = False,
 ) -> int:
     """Prove or refute that XLA's SPMD partitioner keeps the meaning of a JAX function.
