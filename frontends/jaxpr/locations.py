@@ -17,13 +17,16 @@ _Stacks = tuple[tuple[Frame, ...], tuple[Frame, ...]]
 
 
 class Places:
-    """Locations of the equations of one program; each recorded stack is read once."""
+    """Locations of the equations of one program; each recorded stack is read once.
+
+    What is shown goes by the identity of the outer location, which is kept with it, and of the stacks.
+    """
 
     def __init__(self, wrapper_files: Sequence[str] = WRAPPER_FILES) -> None:
         self._wrappers = (*wrapper_files, *_OWN)
         self._frames: dict[tuple[str, str, int], Frame | None] = {}
         self._stacks: dict[Any, _Stacks] = {}
-        self._shown: dict[tuple[Location | None, _Stacks], Location | None] = {}
+        self._shown: dict[tuple[int, int], tuple[Location | None, Location | None]] = {}
 
     def at(self, eqn: Any, outer: Location | None) -> Location | None:
         """Where `eqn` was written; `outer` is where the function that holds it was called.
@@ -37,14 +40,16 @@ class Places:
         stacks = self._stacks.get(traceback)
         if stacks is None:
             stacks = self._stacks[traceback] = self._read(traceback)
-        key = (outer, stacks)
-        if key not in self._shown:
+        key = (id(outer), id(stacks))
+        known = self._shown.get(key)
+        if known is None:
             whole, inside = stacks
             before = outer.stack if outer is not None else ()
             called = whole[: len(before)] == before
             frames = whole if called else (*before, *inside)
-            self._shown[key] = innermost(frames, self._wrappers) if called or inside else outer
-        return self._shown[key]
+            shown = innermost(frames, self._wrappers) if called or inside else outer
+            known = self._shown[key] = (shown, outer)
+        return known[0]
 
     def _read(self, traceback: Any) -> _Stacks:
         """The user's frames below those that trace for this project, and of these the ones inside of the

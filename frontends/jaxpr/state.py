@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import Any, Final, TypeAlias
 
@@ -60,10 +60,15 @@ def type_of(aval: Any) -> TensorType:
         raise ModuleError(f"a value of type {aval}, which is no array")
     if not all(type(n) is int for n in shape):
         raise ModuleError(f"a value of type {aval}, whose extents are not all known")
-    key = getattr(getattr(aval.dtype, "_impl", None), "key_shape", None)
+    return _type_of(tuple(shape), aval.dtype)
+
+
+@cache
+def _type_of(shape: tuple[int, ...], dtype: Any) -> TensorType:
+    key = getattr(getattr(dtype, "_impl", None), "key_shape", None)
     if key is not None:
         return TensorType(DType.U32, (*shape, *key))
-    return TensorType(dtype_of(aval.dtype), tuple(shape))
+    return TensorType(dtype_of(dtype), shape)
 
 
 class Equation:
@@ -299,15 +304,6 @@ class Lowering:
         if within is None:
             return tuple(whole)
         return tuple(tuple(group[k] for k in part) for group in whole for part in within)
-
-    @contextmanager
-    def inside(self, location: Location | None) -> Iterator[None]:
-        """Operators made within are written at `location`."""
-        kept, self.location = self.location, location
-        try:
-            yield
-        finally:
-            self.location = kept
 
 
 def plain(attrs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -79,11 +79,12 @@ def evaluate(state: Lowering, body: Any, arguments: Sequence[Value]) -> tuple[Va
     bound: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
     bound.update(zip(jaxpr.constvars, constants(state, consts), strict=True))
     outer = state.location
-    for eqn in jaxpr.eqns:
-        location = state.places.at(eqn, outer)
-        with state.inside(location):
-            for variable, value in zip(eqn.outvars, _results(state, rule_of, eqn, bound), strict=True):
-                bound[variable] = value
+    try:
+        for eqn in jaxpr.eqns:
+            state.location = state.places.at(eqn, outer)
+            bound.update(zip(eqn.outvars, _results(state, rule_of, eqn, bound), strict=True))
+    finally:
+        state.location = outer
     return tuple(_operand(state, bound, v) for v in jaxpr.outvars)
 
 
