@@ -49,7 +49,7 @@ torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatr
 
 JAX_TESTS := tests/bugs tests/frontends/test_hlo_jax.py tests/frontends/test_jaxpr_*.py \
 	tests/frontends/test_xla_*.py tests/frontends/test_stablehlo.py tests/solver/test_xla*.py \
-	tests/solver/test_jax*.py tests/test_jax_docs.py tests/examples/test_llama_jax.py
+	tests/test_jax_docs.py tests/examples/test_llama_jax.py
 
 .venv-jax/.done: jax.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax
