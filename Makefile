@@ -47,7 +47,7 @@ oldest: .venv-oldest/.done  ## the readers and the command with the lowest suppo
 torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatron-Core
 	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/test_torch_docs.py tests/examples
 
-JAX_TESTS := tests/bugs tests/frontends/test_hlo_jax.py tests/frontends/test_jaxpr_*.py \
+JAX_TESTS := tests/bugs tests/frontends/test_jaxpr_*.py \
 	tests/frontends/test_xla_*.py tests/frontends/test_stablehlo.py tests/solver/test_xla*.py \
 	tests/test_jax_docs.py tests/examples/test_llama_jax.py
 
@@ -57,14 +57,14 @@ JAX_TESTS := tests/bugs tests/frontends/test_hlo_jax.py tests/frontends/test_jax
 	@touch $@
 
 jax: .venv-jax/.done     ## the tests that need JAX
-	.venv-jax/bin/python -m pytest $(JAX_TESTS)
+	.venv-jax/bin/python -m pytest tests/frontends/test_hlo_jax.py $(JAX_TESTS)
 
 .venv-jax-oldest/.done: jax-oldest.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax-oldest
 	.venv-jax-oldest/bin/python -m pip install --quiet --requirement jax-oldest.txt --editable . pytest hypothesis
 	@touch $@
 
-jax-oldest: .venv-jax-oldest/.done  ## the same with the oldest supported JAX
+jax-oldest: .venv-jax-oldest/.done  ## the same with the oldest supported JAX, but for the HLO that it dumps
 	.venv-jax-oldest/bin/python -m pytest -m "not slow" $(JAX_TESTS)
 
 lemmas: .venv/.dev       ## check every lemma of the library, with proofs
