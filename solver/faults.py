@@ -63,7 +63,8 @@ def fault(
     if spread and not (other is not None and proves and other.code != "R05"):
         trace = Trace(alignment.implementation, alignment.reference, runs, constant)
         departure = _departure(alignment, trace, wrong & set(failing))
-        if departure is not None and (not proves or departure.code == "R03"):
+        moves = departure is not None and departure.op.opcode != "broadcast_in_dim"
+        if departure is not None and (not proves or (departure.code == "R03" and moves)):
             other = departure
     return other
 
