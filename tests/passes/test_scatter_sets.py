@@ -38,12 +38,14 @@ LISTED = {
 
 
 def drawn(draw: Random) -> tuple[Drawn, Value | None]:
-    """A batch of blocks set into a tensor, at positions that may be out of range."""
+    """A batch of blocks set into a tensor, or into zeros, at positions that may be out of range."""
     batch, rows, columns, block = (draw.randint(*ends) for ends in ((2, 3), (2, 4), (1, 3), (1, 2)))
     g = Drawn(draw, Mesh())
     x = g.input(DType.F32, (batch, rows, columns))
     update = g.input(DType.F32, (batch, block, columns))
     at = g.input(DType.S32, (batch, 1))
+    if draw.random() < 0.3:
+        x = g.add("subtract", (x, x)) or x
     if draw.random() < 0.5:
         return g, g.add("scatter", (x, at, update), **BATCHED)
     number = g.add("iota", (), at.type, dim=0)
