@@ -8,7 +8,8 @@ import tomllib
 from pathlib import Path
 
 from shardproof.solver.codes import CODES
-from shardproof.tools.command_line import EXIT_CODES, run
+from shardproof.tools.command_line import run
+from shardproof.tools.options import EXIT_CODES
 from shardproof.tools.failure import BAD_INPUT, INTERNAL, INTERRUPTED
 
 ROOT = Path(__file__).resolve().parents[1]

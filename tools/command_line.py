@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -27,12 +27,11 @@ from shardproof.tools.options import (
     ReferenceArgument,
     TimeoutOption,
     VerboseOption,
+    answered,
     check_writable,
     emit,
 )
 from shardproof.tools.report import tolerate_any_character, write_stdout
-
-EXIT_CODES: Final = {"verified": 0, "refuted": 1, "unknown": 2}
 
 app = typer.Typer(
     name="shardproof",
@@ -135,14 +134,7 @@ def verify(
                 goals=goals,
                 progress=bar.report,
             )
-        from shardproof.tools.report import report, wants_color
-
-        if format is Format.JSON:
-            emit(result.to_json() + "\n", output)
-        else:
-            color = output is None and wants_color(sys.stdout)
-            emit(report(result, color=color, verbose=verbose), output)
-        return EXIT_CODES[result.verdict.value]
+        return answered(result, format, output, verbose=verbose)
 
     return guarded(run, json=format is Format.JSON, verbose=verbose)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from shardproof.tools.failure import UsageProblem, reason
 from shardproof.tools.report import write_stdout
+
+if TYPE_CHECKING:
+    from shardproof.solver.verdict import Result
+
+EXIT_CODES: Final = {"verified": 0, "refuted": 1, "unknown": 2}
 
 
 class Format(StrEnum):
@@ -65,6 +71,18 @@ def group(name: str, help: str) -> typer.Typer:
     return typer.Typer(
         name=name, help=help, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
+
+
+def answered(result: Result, format: Format, output: Path | None, *, verbose: bool) -> int:
+    """Write a verdict as text or JSON; its exit code."""
+    from shardproof.tools.report import report, wants_color
+
+    if format is Format.JSON:
+        emit(result.to_json() + "\n", output)
+    else:
+        color = output is None and wants_color(sys.stdout)
+        emit(report(result, color=color, verbose=verbose), output)
+    return EXIT_CODES[result.verdict.value]
 
 
 def check_writable(target: Path | None, inputs: Sequence[Path]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -21,8 +20,8 @@ from shardproof.tools.options import (
     OutputOption,
     TimeoutOption,
     VerboseOption,
+    answered,
     check_writable,
-    emit,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 DEVICES: Final = 64
 """Fake CPU devices for a function that makes a `jax.Mesh` of its own."""
-EXIT_CODES: Final = {"verified": 0, "refuted": 1, "unknown": 2}
 
 
 class Partitioner(StrEnum):
@@ -91,14 +89,7 @@ def verify_xla(
                 goals=goals,
                 progress=bar.report,
             )
-        from shardproof.tools.report import report, wants_color
-
-        if format is Format.JSON:
-            emit(result.to_json() + "\n", output)
-        else:
-            color = output is None and wants_color(sys.stdout)
-            emit(report(result, color=color, verbose=verbose), output)
-        return EXIT_CODES[result.verdict.value]
+        return answered(result, format, output, verbose=verbose)
 
     return guarded(run, json=format is Format.JSON, verbose=verbose)
 
