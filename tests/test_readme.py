@@ -9,8 +9,8 @@ from pathlib import Path
 
 from shardproof.solver.codes import CODES
 from shardproof.tools.command_line import run
-from shardproof.tools.options import EXIT_CODES
 from shardproof.tools.failure import BAD_INPUT, INTERNAL, INTERRUPTED
+from shardproof.tools.options import EXIT_CODES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
