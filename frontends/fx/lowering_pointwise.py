@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from shardproof.frontends.fx.lowering_call import Table, entries, overloads
-from shardproof.frontends.fx.lowering_state import Arguments, Lowering, Number, Rule
+from shardproof.frontends.fx.lowering_state import Arguments, Lowering, Rule
+from shardproof.ir.build import Number
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType
 

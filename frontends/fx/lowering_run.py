@@ -68,7 +68,7 @@ class Run:
         elif isinstance(node.meta, tuple):
             declared |= {k: m for k, m in enumerate(node.meta) if isinstance(m, Tensor)}
         parts = self.parts.get(node.name, {})
-        state.begin(node, parts, declared)
+        state.start(node, parts, declared)
         self.memory.touched.clear()
         if node.op == "output":
             return
@@ -422,7 +422,7 @@ class Run:
     def outputs(self) -> tuple[Output, ...]:
         """The results in order, then the inputs that were written to and are not among them."""
         state, graph = self.state, self.graph
-        state.begin(Node("output", "output", "output"), {}, {})
+        state.start(Node("output", "output", "output"), {}, {})
         found: list[Output] = []
         taken: set[str] = set()
         updated = set(graph.updates.values())
