@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from shardproof.frontends import stablehlo
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
+from shardproof.frontends.onnx.read import looks_like_onnx
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify
@@ -24,7 +25,7 @@ _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 24
 _ZIP: Final = b"PK"
 _MLIR: Final = ("module @", "module attributes", "module {", "builtin.module", "func.func", "sdy.mesh")
-_KINDS: Final = "an HLO module (serialised or text), StableHLO, an FX code dump, a .pt2 archive or IR text"
+_KINDS: Final = "an HLO module (serialised or text), StableHLO, ONNX, an FX code dump, a .pt2 or IR text"
 
 
 def load(
@@ -206,6 +207,10 @@ def _read(data: bytes, name: str, ranks: int | None, wrapper_files: Sequence[str
         raise ModuleError(f"is text that starts with {start[:40]!r}, {_KINDS} is needed")
     if data.startswith(_ZIP):
         return _archive(io.BytesIO(data), name, ranks, wrapper_files)
+    if looks_like_onnx(data):
+        from shardproof.frontends.onnx.lower import read_onnx
+
+        return read_onnx(data, Path(name).parent, ranks=ranks, wrapper_files=wrapper_files)
     if data.startswith(stablehlo.MAGIC):
         return _stablehlo(data, ranks, wrapper_files)
     inside = stablehlo.exported(data)

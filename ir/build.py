@@ -49,7 +49,7 @@ class Builder:
     # values
 
     def claim(self, name: str) -> str:
-        """`name` for one value; from now on no operator's result is called so."""
+        """`name` for one value; no operator's result takes it but by `rename`."""
         self._taken.add(name)
         return name
 
@@ -83,6 +83,22 @@ class Builder:
                     self._compute(op)
         return self._known[x]
 
+    def sources(self, x: Value) -> list[Value]:
+        """The values without operator, so inputs, that `x` is computed from."""
+        found: dict[Value, None] = {}
+        pending = [x]
+        seen = {x}
+        while pending:
+            value = pending.pop()
+            op = self._makers.get(value)
+            if op is None:
+                found[value] = None
+            else:
+                new = [v for v in op.operands if v not in seen]
+                seen.update(new)
+                pending += new
+        return list(found)
+
     def _compute(self, op: Op) -> None:
         arrays = [a for v in op.operands if (a := self._known[v]) is not None]
         found: Sequence[Array | None] = [None] * len(op.results)
@@ -105,7 +121,7 @@ class Builder:
             self._count += 1
             while (name := f"{self.name}.{self._count}") in self._taken:
                 self._count += 1
-            values.append(Value(name, type, self.location))
+            values.append(Value(self.claim(name), type, self.location))
         op = Op(opcode, tuple(operands), tuple(values), attrs)
         self.ops.append(op)
         self._makers |= dict.fromkeys(values, op)

@@ -49,9 +49,11 @@ def settle(array: Any, dtype: DType) -> Array:
         return result if issubclass(result.dtype.type, wanted) else result.astype(element_type(dtype))
     if result.dtype != dtype.storage:
         result = result.astype(dtype.storage)
-    if dtype is DType.S4:
-        return np.asarray(((result & 15) ^ 8) - 8, dtype=np.int8)
-    return np.asarray(result & 15, dtype=np.uint8) if dtype is DType.U4 else result
+    if dtype.kind in ("int", "uint") and dtype.bits < 8:
+        low, sign = (1 << dtype.bits) - 1, 1 << dtype.bits - 1
+        wrapped = result & low
+        return np.asarray((wrapped ^ sign) - sign if dtype.kind == "int" else wrapped, dtype=dtype.storage)
+    return result
 
 
 def _pointwise(function: Callable[..., Any]) -> Meaning:
@@ -100,7 +102,10 @@ def _bitwise(on_bool: Any, on_integer: Any) -> Meaning:
 
 def _unsigned(x: Any, bits: int) -> Any:
     unsigned = x.astype(np.dtype(f"u{x.dtype.itemsize}"))
-    return unsigned & 15 if bits == 4 else unsigned
+    return unsigned & (1 << bits) - 1 if bits < 8 else unsigned
+
+
+_SIGNED: Final = {2: DType.S2, 4: DType.S4}
 
 
 def _shift(shift: Any, *, arithmetic: bool = False) -> Meaning:
@@ -110,7 +115,8 @@ def _shift(shift: Any, *, arithmetic: bool = False) -> Meaning:
         too_far = np.greater_equal(amount, dtype.bits)
         if arithmetic:
             value: Any = arrays[0]
-            signed = value.astype(f"i{value.dtype.itemsize}") if dtype.bits != 4 else settle(value, DType.S4)
+            whole = dtype.bits >= 8
+            signed = value.astype(f"i{value.dtype.itemsize}") if whole else settle(value, _SIGNED[dtype.bits])
             last = np.full_like(amount, dtype.bits - 1)
             return (settle(shift(signed, np.where(too_far, last, amount).astype(signed.dtype)), dtype),)
         shifted = shift(x, np.where(too_far, np.zeros_like(amount), amount))
@@ -240,8 +246,8 @@ def bitcast_convert(op: Op, arrays: Arrays) -> tuple[Array, ...]:
     """Reinterprets the bits; a real that its element type does not hold exactly has no such bits."""
     source, result = op.operands[0].type.dtype, op.result.type
     words = _to_words(source, arrays[0])
-    if 4 in (source.bits, result.dtype.bits) and source.bits != result.dtype.bits:
-        raise Unsupported("bitcast_convert", "packing of 4-bit elements is not defined here")
+    if source.bits != result.dtype.bits and min(source.bits, result.dtype.bits) < 8:
+        raise Unsupported("bitcast_convert", "packing of elements of less than a byte is not defined here")
     target = np.dtype(f"u{max(result.dtype.bits // 8, 1)}")
     if words.dtype != target:
         wide = words.reshape(*words.shape, 1) if words.dtype.itemsize > target.itemsize else words
@@ -274,7 +280,7 @@ def _from_words(dtype: DType, words: Any) -> Array:
 
 def _ieee(dtype: DType) -> int:
     """Width of the IEEE type whose leading bits are this type's."""
-    if dtype.bits == 8:
+    if dtype.bits <= 8:
         raise Unsupported("bitcast_convert", f"the bits of {dtype.value} are not modelled")
     return 32 if dtype is DType.BF16 else dtype.bits
 

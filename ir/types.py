@@ -18,22 +18,26 @@ class DType(Enum):
     """An element type; the value is its name in the text form."""
 
     BOOL = "bool"
+    S2 = "s2"
     S4 = "s4"
     S8 = "s8"
     S16 = "s16"
     S32 = "s32"
     S64 = "s64"
+    U2 = "u2"
     U4 = "u4"
     U8 = "u8"
     U16 = "u16"
     U32 = "u32"
     U64 = "u64"
+    F4E2M1FN = "f4e2m1fn"
     F8E4M3 = "f8e4m3"
     F8E4M3FN = "f8e4m3fn"
     F8E4M3B11FNUZ = "f8e4m3b11fnuz"
     F8E4M3FNUZ = "f8e4m3fnuz"
     F8E5M2 = "f8e5m2"
     F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0FNU = "f8e8m0fnu"
     F16 = "f16"
     BF16 = "bf16"
     F32 = "f32"
@@ -77,14 +81,16 @@ def _bits(dtype: DType) -> int:
         return 8
     if dtype is DType.TOKEN:
         return 0
-    if name.startswith("f8"):
-        return 8
+    if name.startswith(("f4", "f8")):
+        return int(name[1])
     return int(name.lstrip("subfc"))
 
 
 _KIND: Final = {d: _kind(d) for d in DType}
 _BITS: Final = {d: _bits(d) for d in DType}
 _MANTISSA: Final = {
+    DType.F4E2M1FN: 1,
+    DType.F8E8M0FNU: 0,
     DType.F8E4M3: 3,
     DType.F8E4M3FN: 3,
     DType.F8E4M3B11FNUZ: 3,

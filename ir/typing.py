@@ -203,8 +203,9 @@ def constant(operands: Types, attrs: Attrs, declared: Types) -> tuple[TensorType
         raise ModuleError(f"attribute value has shape {list(value.shape)}, {result} is declared")
     if value.dtype != result.dtype.storage or result.dtype is DType.TOKEN:
         raise ModuleError(f"attribute value holds {value.dtype}, {result} needs {result.dtype.storage}")
-    if result.dtype.bits == 4 and value.size:
-        low, high = (-8, 7) if result.dtype.kind == "int" else (0, 15)
+    if result.dtype.bits < 8 and result.dtype.kind in ("int", "uint") and value.size:
+        signed, bits = result.dtype.kind == "int", result.dtype.bits
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
         if value.min() < low or value.max() > high:
             raise ModuleError(f"attribute value has entries outside of {low} to {high}")
     return (result,)

@@ -1,0 +1,122 @@
+"""ONNX files: parsed, checked by the `onnx` package, and brought to an opset that is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from shardproof.ir.module import ModuleError
+
+FIRST_OPSET: Final = 13
+"""The oldest opset that rules are written for."""
+CONVERTED_OPSET: Final = 7
+"""The oldest that `onnx.version_converter` brings there."""
+_EXTERNAL: Final = 1
+_FIRST_FIELD: Final = b"\x08"
+
+
+def looks_like_onnx(data: bytes) -> bool:
+    """Whether `data` may be a ModelProto: its first field is the integer `ir_version`."""
+    return data.startswith(_FIRST_FIELD)
+
+
+def read_model(data: bytes, folder: Path) -> Any:
+    """The ModelProto in `data`, whose external data are in `folder` and not read yet.
+
+    What it promises: nodes in order, known operators with their attributes, an opset that rules are written
+    for, and external data inside `folder`. Raises ModuleError.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise ModuleError(
+            "looks like ONNX, which the onnx package reads: pip install 'shardproof[onnx]'"
+        ) from None
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise ModuleError("is no ONNX model, or a damaged or truncated one") from None
+    if not model.HasField("graph"):
+        raise ModuleError("is no ONNX model: it has no graph")
+    for tensor in _tensors(model):
+        _check_external(tensor, folder)
+    model = _converted(model)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ModuleError(f"is not valid ONNX: {_line(error)}") from None
+    return model
+
+
+def _converted(model: Any) -> Any:
+    """The model at an opset that rules are written for."""
+    import onnx
+
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=None)
+    if opset is None:
+        if any(n.domain in ("", "ai.onnx") for n in model.graph.node):
+            raise ModuleError("is not valid ONNX: it imports no opset of the default domain")
+        return model
+    newest = onnx.defs.onnx_opset_version()
+    if CONVERTED_OPSET <= opset < FIRST_OPSET:
+        try:
+            return onnx.version_converter.convert_version(model, FIRST_OPSET)
+        except (RuntimeError, ValueError) as error:
+            raise ModuleError(f"is of opset {opset}, which could not be converted: {_line(error)}") from None
+    if not FIRST_OPSET <= opset <= newest:
+        raise ModuleError(
+            f"is of opset {opset}; opsets {CONVERTED_OPSET} to {newest} are read: convert it with "
+            "onnx.version_converter, or update the onnx package if the opset is newer"
+        )
+    return model
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message."""
+    return next((text for line in str(error).splitlines() if (text := line.strip())), type(error).__name__)
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Every tensor of the model, those of subgraphs and functions too."""
+    graphs = [model.graph]
+    nodes = [n for f in model.functions for n in f.node]
+    while graphs or nodes:
+        for graph in graphs:
+            yield from graph.initializer
+            nodes += graph.node
+        graphs = []
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                graphs += [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
+        nodes = []
+
+
+def _check_external(tensor: Any, folder: Path) -> None:
+    """Raises ModuleError where data kept in another file are missing, short, or outside of `folder`."""
+    if tensor.data_location != _EXTERNAL:
+        return
+    entry = {e.key: e.value for e in tensor.external_data}
+    location, name = entry.get("location", ""), f"tensor `{tensor.name}`"
+    path = PurePosixPath(location.replace("\\", "/"))
+    if not location or path.is_absolute() or ".." in path.parts or ":" in location:
+        raise ModuleError(f"{name} keeps its data in {location!r}, which is not inside the model's folder")
+    found = folder / path
+    if not found.is_file():
+        raise ModuleError(f"{name} keeps its data in {location!r}, which is not beside the model")
+    if os.path.realpath(found) != os.path.join(os.path.realpath(folder), str(path)):
+        raise ModuleError(f"{name} keeps its data in {location!r}, a link that leaves the model's folder")
+    try:
+        start, length = int(entry.get("offset", 0)), int(entry.get("length", 0))
+    except ValueError:
+        raise ModuleError(f"{name} has an offset or length that is no number") from None
+    if start < 0 or length < 0 or start + length > found.stat().st_size:
+        size = found.stat().st_size
+        raise ModuleError(f"{name} needs {start + length} bytes of {location!r}, which has {size}")

@@ -1,0 +1,219 @@
+"""The state of one import of an ONNX model, and what rules are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, TypeAlias
+
+import numpy as np
+
+from shardproof.frontends.onnx.elements import array_of, dtype_of
+from shardproof.ir.build import Builder
+from shardproof.ir.module import Input, ModuleError, Value
+from shardproof.ir.types import Array, DType, Mesh, TensorType
+
+Rule: TypeAlias = "Callable[[Lowering, Node], Value | Sequence[Value | None]]"
+"""Gives the results of a node in order; None for one that nothing reads."""
+Scope = Mapping[str, Value]
+"""The values that nodes of a graph may read, by name."""
+Initializers = Literal["auto", "inputs", "constants"]
+_WEIGHT_SIZE = 2
+"""Reals with fewer elements are numbers of the program and no weights, unless asked otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its operator at `version` of its domain, operands (None where left out), attributes with the
+    defaults of the operator's schema, and the names of its results ("" for one that is not wanted)."""
+
+    op_type: str
+    domain: str
+    version: int
+    inputs: tuple[Value | None, ...]
+    attrs: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    scope: Scope = field(repr=False)
+    proto: Any = field(repr=False)
+    defaults: tuple[Any, ...] = field(repr=False)
+    declared: tuple[TensorType | None, ...] = ()
+
+    def given(self, position: int) -> Value | None:
+        """The operand at `position`, None when it is left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def operand(self, position: int) -> Value:
+        """The operand at `position`. Raises ModuleError when it is left out."""
+        found = self.given(position)
+        if found is None:
+            raise ModuleError(f"`{self.op_type}` has no operand {position}")
+        return found
+
+    def wants(self, position: int) -> bool:
+        """Whether the result at `position` has a name."""
+        return position < len(self.outputs) and bool(self.outputs[position])
+
+
+class NeedsValue(ModuleError):
+    """A shape, or the like, is computed from `inputs`, whose values are not known."""
+
+    def __init__(self, text: str, inputs: Sequence[str]) -> None:
+        super().__init__(text)
+        self.inputs = tuple(inputs)
+
+
+class Lowering(Builder):
+    """The operators made so far, for `ranks` ranks.
+
+    `constants` gives symbolic sizes and graph inputs their values, by name.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        constants: Mapping[str, Any],
+        initializers: Initializers,
+        folder: str,
+    ) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self.constants = constants
+        self.initializers = initializers
+        self.folder = folder
+        self.opsets: Mapping[str, int] = {}
+        self.functions: Mapping[tuple[str, str, str], Any] = {}
+        self.inputs: list[Input] = []
+        self.warnings: dict[str, None] = {}
+        self.op_type = ""
+        self.graph: Callable[[Any, Scope, Sequence[Value]], tuple[Value, ...]] = _no_graph
+        """The results of a subgraph that reads a scope and has its inputs bound (the walk's)."""
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh((("rank", self.ranks),)) if self.ranks > 1 else Mesh()
+
+    def about(self, text: str) -> str:
+        """A message about the node."""
+        place = f" at {self.location}" if self.location is not None else ""
+        return f"`{self.name}` ({self.op_type or 'graph'}{place}): {text}"
+
+    def fail(self, text: str) -> NoReturn:
+        raise ModuleError(self.about(text))
+
+    def warn(self, text: str) -> None:
+        self.warnings.setdefault(f"`{self.name}` ({self.op_type}) {text}")
+
+    # what must be known to read the program
+
+    def array(self, x: Value, what: str) -> Array:
+        """The elements of `x`, which must follow from constants."""
+        found = self.known(x)
+        if found is None:
+            names = [v.name for v in self.sources(x)]
+            read = " and ".join(f"`{name}`" for name in names[:3]) or "a large constant"
+            raise NeedsValue(self.about(f"{what} depends on {read}: give its value in [constants]"), names)
+        return found
+
+    def integers(self, x: Value, what: str) -> tuple[int, ...]:
+        """The elements of an integer tensor with at most one dim, as `array`."""
+        return tuple(int(n) for n in self.array(x, what).reshape(-1))
+
+    def integer(self, x: Value, what: str) -> int:
+        """The only element of `x`, as `array`."""
+        found = self.integers(x, what)
+        if len(found) != 1:
+            self.fail(f"{what} (`{x.name}`) has {len(found)} elements, one is needed")
+        return found[0]
+
+    def number(self, x: Value, what: str) -> float:
+        """The only element of a real or integer tensor, as `array`."""
+        found = self.array(x, what)
+        if found.size != 1:
+            self.fail(f"{what} (`{x.name}`) has {found.size} elements, one is needed")
+        return float(found.reshape(-1)[0])
+
+    # inputs and constants
+
+    def extent(self, dim: Any, what: str) -> int:
+        """A dim of a ValueInfoProto; a symbolic one by its value in `constants`."""
+        if dim.HasField("dim_value"):
+            return int(dim.dim_value)
+        name = dim.dim_param
+        value = self.constants.get(name) if name else None
+        if value is None:
+            known = f"the size `{name}`" if name else "a size without a name"
+            self.fail(f"{what} has {known}, whose value is not known: give it in [constants]")
+        return int(value)
+
+    def type_of(self, proto: Any, what: str) -> TensorType:
+        """The type of a graph input."""
+        kind = proto.WhichOneof("value")
+        if kind != "tensor_type" or not proto.tensor_type.HasField("shape"):
+            found = (kind or "value without type").removesuffix("_type")
+            self.fail(f"{what} is a {found}, a tensor of known rank is needed")
+        shape = tuple(self.extent(d, what) for d in proto.tensor_type.shape.dim)
+        return TensorType(dtype_of(proto.tensor_type.elem_type), shape)
+
+    def input(self, name: str, type: TensorType) -> Value:
+        """A graph input; a constant where `constants` gives its value."""
+        if name in self.constants:
+            return self.given(name, np.asarray(self.constants[name]), type)
+        value = Value(self.claim(name), type)
+        self.inputs.append(Input(value, len(self.inputs)))
+        return value
+
+    def given(self, name: str, array: Array, type: TensorType) -> Value:
+        """An input with a value: one number for all elements, or an array."""
+        if array.shape not in ((), type.shape):
+            shape = list(array.shape)
+            self.fail(f"input `{name}` is {type}, the value given in [constants] has shape {shape}")
+        stored = np.broadcast_to(array, type.shape).astype(type.dtype.storage)
+        return self.emit("constant", type=type, value=np.ascontiguousarray(stored))
+
+    def initializer(self, tensor: Any) -> Value:
+        """A weight as an input, any other stored tensor as a constant."""
+        dtype = dtype_of(tensor.data_type)
+        type = TensorType(dtype, tuple(tensor.dims))
+        weight = dtype.kind in ("real", "complex") and type.size >= _WEIGHT_SIZE
+        if self.initializers == "inputs" or (self.initializers == "auto" and weight):
+            return self.input(tensor.name, type)
+        return self.stored(tensor)
+
+    def stored(self, tensor: Any) -> Value:
+        """A constant that the file holds."""
+        array, dtype = array_of(tensor, self.folder)
+        return self.emit("constant", type=TensorType(dtype, array.shape), value=array)
+
+    # what rules are made of
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The group of all ranks."""
+        return (tuple(range(self.ranks)),)
+
+    def common(self, *values: Value) -> tuple[Value, ...]:
+        """The operands broadcast to one shape."""
+        shape = self.common_shape(*values)
+        return tuple(self.spread(v, shape) for v in values)
+
+    def opaque(self, node: Node, operands: Sequence[Value], types: Sequence[TensorType]) -> tuple[Value, ...]:
+        """A function known by the node's operator and attributes only."""
+        self.warn("is kept opaque")
+        return self.emit_many("opaque", operands, types, name=opaque_name(node), free=())
+
+    def integer_constant(self, numbers: Sequence[int]) -> Value:
+        return self.literal(np.asarray(numbers, dtype=np.int64), DType.S64)
+
+
+def _no_graph(graph: Any, scope: Scope, bound: Sequence[Value]) -> tuple[Value, ...]:
+    raise ModuleError("has a graph inside, outside of a walk")
+
+
+def opaque_name(node: Node) -> str:
+    """A name that tells apart operators and attributes."""
+    head = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    texts = []
+    for name, value in sorted(node.attrs.items()):
+        if not isinstance(value, int | float | str | bytes | tuple):
+            raise ModuleError(f"has the attribute {name}, which has no text of its own")
+        texts.append(f"{name}={value!r}")
+    return f"{head}@{node.version}({', '.join(texts)})"
