@@ -7,11 +7,12 @@ import linecache
 import os
 import sys
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from shardproof import __version__
-from shardproof.solver.verdict import Result
-from shardproof.solver.wording import escaped, render, wording
+
+if TYPE_CHECKING:
+    from shardproof.solver.verdict import Result
 
 _SOURCE_SUFFIXES: Final = frozenset({".py"})
 _MAX_SOURCE_BYTES: Final = 4 << 20
@@ -19,6 +20,8 @@ _MAX_SOURCE_BYTES: Final = 4 << 20
 
 def report(result: Result, *, color: bool = False, verbose: bool = False) -> str:
     """The result in words, with the source line quoted when its file is on this machine."""
+    from shardproof.solver.wording import render, wording
+
     return render(wording(result, verbose=verbose, excerpt=source_line), color)
 
 
@@ -54,6 +57,8 @@ def error_json(code: str, message: str) -> str:
 
 def one_line(message: str) -> str:
     """The message without line breaks and control characters."""
+    from shardproof.solver.wording import escaped
+
     return escaped(" ".join(message.split()))
 
 
