@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow oldest torch jax jax-oldest lemmas lint types layers sizes check bench clean
+.PHONY: demo test slow oldest torch jax jax-oldest onnx wheel lemmas lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -20,6 +20,7 @@ BIN := .venv/bin
 
 .venv/.dev: .venv/.core
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip check
 	@touch $@
 
 demo: .venv/.core        ## verify the example pair and show two refutations
@@ -41,11 +42,13 @@ oldest: .venv-oldest/.done  ## the readers and the command with the lowest suppo
 
 .venv-torch/.done: torch.txt pyproject.toml
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/python -m pip install --quiet --requirement torch.txt --editable . pytest hypothesis
+	.venv-torch/bin/python -m pip install --quiet --requirement torch.txt --editable ".[torch,megatron]" pytest hypothesis
+	.venv-torch/bin/python -m pip check
 	@touch $@
 
 torch: .venv-torch/.done  ## the tests that need PyTorch, transformers or Megatron-Core
-	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/test_torch_docs.py tests/examples
+	.venv-torch/bin/python -m pytest tests/frontends/test_fx_*.py tests/test_torch_docs.py tests/test_tutorial.py \
+		tests/examples
 
 JAX_TESTS := tests/bugs tests/frontends/test_jaxpr_*.py \
 	tests/frontends/test_xla_*.py tests/frontends/test_stablehlo.py tests/solver/test_xla*.py \
@@ -53,7 +56,8 @@ JAX_TESTS := tests/bugs tests/frontends/test_jaxpr_*.py \
 
 .venv-jax/.done: jax.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax
-	.venv-jax/bin/python -m pip install --quiet --requirement jax.txt --editable . pytest hypothesis
+	.venv-jax/bin/python -m pip install --quiet --requirement jax.txt --editable ".[jax]" pytest hypothesis
+	.venv-jax/bin/python -m pip check
 	@touch $@
 
 jax: .venv-jax/.done     ## the tests that need JAX
@@ -66,6 +70,25 @@ jax: .venv-jax/.done     ## the tests that need JAX
 
 jax-oldest: .venv-jax-oldest/.done  ## the same with the oldest supported JAX, but for the HLO that it dumps
 	.venv-jax-oldest/bin/python -m pytest -m "not slow" $(JAX_TESTS)
+
+.venv-onnx/.done: onnx.txt pyproject.toml
+	$(PYTHON) -m venv .venv-onnx
+	.venv-onnx/bin/python -m pip install --quiet --requirement onnx.txt \
+		--editable ".[jax,lemma-check,onnx,torch]" pytest hypothesis
+	.venv-onnx/bin/python -m pip check
+	@touch $@
+
+onnx: .venv-onnx/.done   ## the tests that need ONNX, and those of programs of several frameworks
+	.venv-onnx/bin/python -m pytest tests/frontends/test_onnx_*.py tests/test_onnx_docs.py \
+		tests/test_cross_framework_docs.py tests/examples/test_cross_framework.py
+
+wheel: .venv/.dev        ## the wheel, in an environment with the core dependencies only
+	rm -rf build .venv-wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet build/wheel/*.whl
+	.venv-wheel/bin/python -m pip check
+	.venv-wheel/bin/python tests/check_wheel.py
 
 lemmas: .venv/.dev       ## check every lemma of the library, with proofs
 	$(BIN)/shardproof lemma check
@@ -94,4 +117,4 @@ bench: .venv/.core .venv-jax/.done
 	@for script in $(JAX_BENCHMARKS); do echo "== $$script"; .venv-jax/bin/python "$$script" || exit 1; done
 
 clean:
-	rm -rf .venv .venv-oldest .venv-torch .venv-jax .venv-jax-oldest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-torch .venv-jax .venv-jax-oldest .venv-onnx .venv-wheel build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

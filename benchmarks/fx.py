@@ -1,4 +1,6 @@
-"""Figures of PyTorch dumps: `python benchmarks/fx.py DUMPS`, DUMPS holding folders gpt, qwen2 and bug_*.
+"""Figures of PyTorch dumps: `python benchmarks/fx.py [DUMPS]`, DUMPS holding folders gpt, qwen2 and bug_*.
+
+Without DUMPS those in ../shared/real/fx beside the repository are taken; where there are none nothing is measured.
 
 Verifies each distributed dump of a GPT (tensor and sequence parallel) and of Qwen2 against the sequential
 one, each in a fresh process, and prints the verdict, the seconds from start to end, the kinds of
@@ -20,6 +22,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+CAPTURED: Final = Path(__file__).resolve().parents[2] / "shared" / "real" / "fx"
 RELATIONS: Final = Path(__file__).resolve().parent.parent / "tests" / "solver" / "fx_relations"
 SECONDS: Final = 3.0
 """Limit for the largest pair."""
@@ -82,7 +85,7 @@ def further_rank(paths: list[Path]) -> float:
     """Seconds that a further rank adds to the reading of the first, as a part of these."""
     from shardproof.frontends.fx.code_lines import MAX_TEXT
     from shardproof.frontends.fx.code_ranks import read_texts
-    from shardproof.frontends.load import contents
+    from shardproof.frontends.source import contents
 
     texts = [(contents(path, MAX_TEXT).decode(), path.name) for path in paths]
 
@@ -99,7 +102,10 @@ def further_rank(paths: list[Path]) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    dumps = Path(arguments[0])
+    dumps = Path(arguments[0]) if arguments else CAPTURED
+    if not dumps.is_dir():
+        print(json.dumps({"pairs": [], "skipped": f"no dumps in {dumps.name}", "ok": True}))
+        return 0
     rows, ok = [], True
     print(f"{'pair':14} {'verdict':10} {'seconds':>8}  assumptions")
     for name, reference, implementation, relation in pairs(dumps):

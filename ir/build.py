@@ -53,9 +53,18 @@ class Builder:
         self._taken.add(name)
         return name
 
+    def unmade(self, type: TensorType) -> Value:
+        """A value that no operator gives, named after the node: what a body is given."""
+        self._count += 1
+        while (name := f"{self.name}.{self._count}") in self._taken:
+            self._count += 1
+        return Value(self.claim(name), type, self.location)
+
     def rename(self, names: Mapping[Value, str]) -> dict[Value, Value]:
-        """Give results of the node's operators these names; the new values by the old ones."""
-        fresh = {old: Value(self.claim(name), old.type, old.location) for old, name in names.items()}
+        """Give results of the node's operators these names; the new values by the old ones, which stay where
+        they are of other nodes."""
+        own = {v for op in self.ops[self.first :] for v in op.results}
+        fresh = {v: Value(self.claim(n), v.type, v.location) for v, n in names.items() if v in own}
         for at in range(self.first, len(self.ops)):
             op = self.ops[at]
             if any(v in fresh for v in (*op.operands, *op.results)):
@@ -64,7 +73,7 @@ class Builder:
                 self.ops[at] = op = Op(op.opcode, operands, results, op.attrs)
                 self._makers |= dict.fromkeys(results, op)
         self._known |= {new: self._known[old] for old, new in fresh.items() if old in self._known}
-        return fresh
+        return {v: fresh.get(v, v) for v in names}
 
     def known(self, x: Value) -> Array | None:
         """The elements of `x` if they follow from constants alone; None if not, or if they are many."""
@@ -82,6 +91,10 @@ class Builder:
                 if not missing:
                     self._compute(op)
         return self._known[x]
+
+    def maker(self, x: Value) -> Op | None:
+        """The operator that gives `x`; None for an input."""
+        return self._makers.get(x)
 
     def sources(self, x: Value) -> list[Value]:
         """The values without operator, so inputs, that `x` is computed from."""
@@ -115,13 +128,17 @@ class Builder:
     def emit_many(
         self, opcode: str, operands: Sequence[Value], types: Sequence[TensorType], **attrs: Any
     ) -> tuple[Value, ...]:
-        """Append an operator and give its results, of the types that its type rule gives."""
+        """Append an operator and give its results, of the types that its type rule gives.
+
+        Refuses the node where the rule refuses the operands or attributes.
+        """
         values = []
-        for type in TABLE[opcode].type([v.type for v in operands], attrs, types):
-            self._count += 1
-            while (name := f"{self.name}.{self._count}") in self._taken:
-                self._count += 1
-            values.append(Value(self.claim(name), type, self.location))
+        try:
+            found = TABLE[opcode].type([v.type for v in operands], attrs, types)
+        except ModuleError as error:
+            self.fail(str(error))
+        for type in found:
+            values.append(self.unmade(type))
         op = Op(opcode, tuple(operands), tuple(values), attrs)
         self.ops.append(op)
         self._makers |= dict.fromkeys(values, op)

@@ -62,6 +62,8 @@ def step(op: Op, operands: list[list[Array]], ranks: int) -> list[list[Array]]:
     row = TABLE.get(op.opcode)
     if op.opcode == "rank_id":
         return [[rank_number(op, rank) for rank in range(ranks)]]
+    if op.opcode == "scan":
+        return _repeat(op, operands)
     if row is not None and "collective" in row.traits:
         return [_communicate(op, operands[0])]
     done: dict[tuple[int, ...], tuple[Array, ...]] = {}
@@ -73,6 +75,25 @@ def step(op: Op, operands: list[list[Array]], ranks: int) -> list[list[Array]]:
             done[key] = apply(op, mine)
         found.append(done[key])
     return [[results[i] for results in found] for i in range(len(op.results))]
+
+
+def _repeat(op: Op, operands: list[list[Array]]) -> list[list[Array]]:
+    """The rounds of a loop, one after the other."""
+    body, consts, carries = op.attrs["body"], op.attrs["consts"], op.attrs["carries"]
+    before, order = consts + carries, range(op.attrs["length"])
+    names, results = [i.name for i in body.inputs], [o.name for o in body.outputs]
+    carried, stacked = operands[consts:before], operands[before:]
+    rows: dict[int, list[list[Array]]] = {}
+    for k in reversed(order) if op.attrs["reverse"] else order:
+        own = [[np.asarray(x[k]) for x in arrays] for arrays in stacked]
+        found = run(body, dict(zip(names, (*operands[:consts], *carried, *own), strict=True)))
+        carried = [found[name] for name in results[:carries]]
+        rows[k] = [found[name] for name in results[carries:]]
+    out = [
+        [np.stack(parts) for parts in zip(*(rows[k][n] for k in order), strict=True)]
+        for n in range(len(results) - carries)
+    ]
+    return [*carried, *out]
 
 
 def _communicate(op: Op, operand: list[Array]) -> list[Array]:

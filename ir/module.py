@@ -70,12 +70,25 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Guess:
+    """What the importer took to be so although the program does not say it.
+
+    `kind` is `group_guess`, `constant_guess`, `ids_in_range` or `opaque_batched`; `value` names the node,
+    group, constant or custom operator that it is about.
+    """
+
+    kind: str
+    text: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """One program for all ranks of `mesh`.
 
     Replica groups in attributes are explicit tuples of flat rank numbers. `rank` is set when the
     module is the program of that single rank and not yet folded with the others.
-    `warnings` says what the importer kept opaque, one line each.
+    `warnings` says what the importer kept opaque, one line each; a verdict lists `guesses` as assumptions.
     """
 
     name: str
@@ -85,3 +98,4 @@ class Module:
     outputs: tuple[Output, ...]
     rank: int | None = None
     warnings: tuple[str, ...] = ()
+    guesses: tuple[Guess, ...] = ()

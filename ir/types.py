@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 from math import prod
 from typing import Final, Literal
 
@@ -144,6 +146,20 @@ class Mesh:
     def size(self) -> int:
         """Number of ranks."""
         return prod(n for _, n in self.axes)
+
+    def groups(self, axes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ranks that differ along `axes` only, row-major along them in that order, one group for each place
+        along the others. Raises `KeyError` for an axis that the mesh has not."""
+        names = [name for name, _ in self.axes]
+        sizes = dict(self.axes)
+        stride = {name: prod(sizes[n] for n in names[k + 1 :]) for k, name in enumerate(names)}
+
+        def offsets(over: Sequence[str]) -> list[int]:
+            places = product(*(range(sizes[n]) for n in over))
+            return [sum(at * stride[n] for at, n in zip(place, over, strict=True)) for place in places]
+
+        inner = offsets(axes)
+        return tuple(tuple(base + k for k in inner) for base in offsets([n for n in names if n not in axes]))
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={size}" for name, size in self.axes) or "one rank"

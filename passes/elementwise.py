@@ -12,6 +12,7 @@ from shardproof.passes import logic
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.classes import (
     NEGATIVE_INFINITY,
+    NOT_A_NUMBER,
     POSITIVE,
     POSITIVE_INFINITY,
     Store,
@@ -135,7 +136,9 @@ def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) ->
 
 
 def _known_comparison(store: Store, direction: str, a: Term, b: Term) -> bool | None:
-    """A comparison that signs or a missing infinity decide."""
+    """A comparison that signs, a missing infinity, or two equal terms without NaN decide."""
+    if a == b and not store.special(a) & NOT_A_NUMBER:
+        return direction in ("EQ", "LE", "GE")
     for x, y, flip in ((a, b, False), (b, a, True)):
         towards = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}.get(direction, direction)
         way = towards if flip else direction

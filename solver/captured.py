@@ -12,16 +12,13 @@ from functools import cached_property
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from shardproof.frontends.fx.graph import Graph
 from shardproof.frontends.fx.traced import Placed, Traced
-from shardproof.ir.module import Module, ModuleError, Op
+from shardproof.ir.module import Guess, Module, ModuleError, Op
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import Mesh
-
-if TYPE_CHECKING:
-    from shardproof.frontends.fx.lowering_state import Guess
 
 _ALLOCATES: Final = re.compile(r"aten\.(new_)?empty(_like|_strided)?\.\w+")
 
@@ -154,7 +151,7 @@ def read_saved(paths: Sequence[str | Path]) -> Captured:
 
 def _saved(path: Path) -> tuple[Traced, Mesh]:
     from shardproof.frontends.fx.saved import parse
-    from shardproof.frontends.load import contents
+    from shardproof.frontends.source import contents
 
     try:
         text = contents(path).decode("utf-8")

@@ -193,7 +193,10 @@ def _pair_inputs(
     sources: Mapping[str, str],
     out: Inferred,
 ) -> list[tuple[Input, Input]]:
-    """Undeclared implementation inputs with the reference inputs of the same name, else number."""
+    """Undeclared implementation inputs with the reference inputs of the same name, else number.
+
+    Where both would fit and differ, neither is taken.
+    """
     theirs = [i for i in implementation.inputs if not is_draw(i.name)]
     rest = [i for i in theirs if i.name not in declared]
     if not rest:
@@ -203,11 +206,13 @@ def _pair_inputs(
     by_number = {i.number: i for i in own}
     as_many = len(own) == len(theirs)
     if all(i.name in by_name for i in rest):
-        if as_many:
-            for i in rest:
-                if by_number.get(i.number, by_name[i.name]) is not by_name[i.name]:
-                    reason = f"its name and its number, {i.number}, are those of two reference inputs"
-                    out.gaps.append(Gap(i.name, reason, ambiguous=True))
+        if as_many and all(i.number in by_number for i in rest):
+            numbered = [(by_number[i.number], i) for i in rest]
+            if all(_fits(own, other, reference.mesh, implementation.mesh) for own, other in numbered):
+                for whole, i in numbered:
+                    if whole is not by_name[i.name]:
+                        reason = f"its name and its number, {i.number}, are those of two reference inputs"
+                        out.gaps.append(Gap(i.name, reason, ambiguous=True))
         return [(by_name[i.name], i) for i in rest]
     if as_many:
         return [(by_number[i.number], i) for i in rest if i.number in by_number]
@@ -291,6 +296,17 @@ def _layout(
             fused = Segments(dim, tuple((s, whole) for s in segments))
             return fused, REPLICATE, "the reference cuts it there", [shards]
     return shards, REPLICATE, "shapes", []
+
+
+def _fits(own: Input, other: Input, mesh: Mesh, target: Mesh) -> bool:
+    """Whether `other` may hold `own`, or parts of it, by their types."""
+    try:
+        _layout(own, other, mesh, target, Cuts())
+    except Unfit:
+        return False
+    except Ambiguous:
+        pass
+    return True
 
 
 def _cut_otherwise(spec: Spec, own: Input, other: Input, cuts: Cuts) -> list[Spec]:

@@ -1,4 +1,4 @@
-"""Pairs of JAX functions: traced, lowered, and their layouts as a relation."""
+"""JAX functions: traced, lowered, and their layouts as a relation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,27 @@ from shardproof.frontends.jaxpr.lower import Lowered, lower
 from shardproof.frontends.jaxpr.tracing import Traced, sharded, trace
 from shardproof.frontends.jaxpr.walk import NotRead
 from shardproof.frontends.locate import configured_wrapper_files
-from shardproof.ir.module import ModuleError
+from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.verify import verify as verify_module
 from shardproof.solver.collection import rare_collection
 from shardproof.solver.relation_file import Declared
 from shardproof.solver.verdict import Blocked, OutputVerdict, Place, Result, Verdict
 from shardproof.solver.verify import verify
+
+
+def capture_jax(
+    function: Callable[..., Any],
+    *,
+    inputs: Mapping[str, Any],
+    mesh: Mapping[str, int] | None,
+    in_specs: Mapping[str, Any] | None,
+    out_specs: Any,
+) -> Module:
+    """As `shardproof.capture_jax`."""
+    traced = trace(_of_ranks(function, inputs, mesh, in_specs, out_specs), inputs)
+    module = _lowered(traced, _name(function, "program")).module
+    verify_module(module)
+    return module
 
 
 def verify_jax(
@@ -29,12 +45,8 @@ def verify_jax(
     **options: Any,
 ) -> Result:
     """As `shardproof.verify_jax`; `options` are those of `verify`."""
-    given = (mesh is not None, in_specs is not None, out_specs is not None)
-    if any(given) and not all(given):
-        raise ModuleError("give `mesh`, `in_specs` and `out_specs` together, for a function of one rank")
     names = _name(reference, "reference"), _name(implementation, "implementation")
-    if mesh is not None and in_specs is not None:
-        implementation = sharded(implementation, mesh, inputs, in_specs, out_specs)
+    implementation = _of_ranks(implementation, inputs, mesh, in_specs, out_specs)
     first, second = trace(reference, inputs), trace(implementation, inputs)
     return verify_traced(first, second, ranges=ranges, names=names, **options)
 
@@ -98,6 +110,22 @@ def _lowered(traced: Traced, name: str) -> Lowered:
         raise
     except ModuleError as error:
         raise NotRead(name, None, str(error)) from None
+
+
+def _of_ranks(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    mesh: Mapping[str, int] | None,
+    in_specs: Mapping[str, Any] | None,
+    out_specs: Any,
+) -> Callable[..., Any]:
+    """The function of whole arrays that runs `function` on every rank, where a mesh and specs are given."""
+    given = (mesh is not None, in_specs is not None, out_specs is not None)
+    if any(given) and not all(given):
+        raise ModuleError("give `mesh`, `in_specs` and `out_specs` together, for a function of one rank")
+    if mesh is None or in_specs is None:
+        return function
+    return sharded(function, mesh, inputs, in_specs, out_specs)
 
 
 def _name(function: Any, role: str) -> str:

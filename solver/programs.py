@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardproof.frontends.load import is_capture, load, torch_graphs
 from shardproof.frontends.locate import configured_wrapper_files
-from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.module import Guess, Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify as verify_module
 from shardproof.passes.fold_ranks import Divergent, fold_ranks, order_ranks
@@ -18,7 +18,6 @@ from shardproof.solver.verdict import Assumption
 
 if TYPE_CHECKING:
     from shardproof.frontends.fx.graph import Graph
-    from shardproof.frontends.fx.lowering_state import Guess
 
 
 class Live(Protocol):
@@ -98,10 +97,11 @@ def sized(mesh: Mesh | None, module: Module, role: str) -> Mesh | None:
 
 def read_program(program: Program, ranks: int | None, gaps: Gaps | None = None) -> Module:
     """The verified program; `gaps` says what its file leaves open, and takes what is assumed."""
+    gaps = gaps or Gaps()
     if isinstance(program, Module):
         verify_module(program)
+        _note(program.guesses, gaps)
         return program
-    gaps = gaps or Gaps()
     if isinstance(program, Captured):
         module, guesses = program.program
         verify_module(module)
@@ -111,7 +111,10 @@ def read_program(program: Program, ranks: int | None, gaps: Gaps | None = None) 
     if found is not None:
         return found[0]
     assert isinstance(program, str | Path)
-    return load(program, ranks=ranks, wrapper_files=configured_wrapper_files(Path.cwd()))
+    wrappers = configured_wrapper_files(Path.cwd())
+    module = load(program, ranks=ranks, constants=gaps.constants, wrapper_files=wrappers)
+    _note(module.guesses, gaps)
+    return module
 
 
 def checked_only(reference: Module, names: Collection[str]) -> Module:
@@ -140,7 +143,7 @@ def read_implementation(
         return read_program(given[0], ranks, gaps)
     modules = _torch(given, None, gaps or Gaps())
     if modules is None:
-        modules = [read_program(g, len(given)) for g in given]
+        modules = [read_program(g, len(given), gaps) for g in given]
     try:
         folded = fold_ranks(modules)
     except Divergent:

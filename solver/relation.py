@@ -359,12 +359,4 @@ def _summed(cutter: Cutter, v: Value, axes: Sequence[str]) -> Value:
 
 def rank_groups(mesh: Mesh, axes: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """The groups of ranks that differ only along some axes, each in rank order."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for r in range(mesh.size):
-        rest, key = r, []
-        for name, size in reversed(mesh.axes):
-            rest, digit = divmod(rest, size)
-            if name not in axes:
-                key.append(digit)
-        groups.setdefault(tuple(key), []).append(r)
-    return tuple(tuple(g) for g in groups.values())
+    return mesh.groups([name for name, _ in mesh.axes if name in axes])

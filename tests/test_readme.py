@@ -7,10 +7,13 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from shardproof.solver.codes import CODES
 from shardproof.tools.command_line import run
 from shardproof.tools.failure import BAD_INPUT, INTERNAL, INTERRUPTED
 from shardproof.tools.options import EXIT_CODES
+from tests.pages import words
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,6 +39,17 @@ def test_python_examples_parse() -> None:
 def test_relation_file_is_toml() -> None:
     (relation,) = blocks("toml")
     assert set(tomllib.loads(relation)) == {"mesh", "inputs", "outputs"}
+
+
+def test_what_the_terminal_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = blocks("console")
+    assert len(shown) == 3
+    for block, verdict in zip(shown, EXIT_CODES, strict=True):
+        command, _, output = block.removeprefix("$ shardproof ").partition("\n")
+        assert run(command.split()) == EXIT_CODES[verdict]
+        printed = capsys.readouterr().out
+        assert [words(line) for line in printed.splitlines()] == [words(line) for line in output.splitlines()]
 
 
 def test_commands_exist() -> None:

@@ -21,7 +21,7 @@ from shardproof.frontends.fx.archive_values import (
     tensor,
     variant,
 )
-from shardproof.frontends.fx.archive_zip import Archive
+from shardproof.frontends.fx.archive_zip import MODEL, Archive
 from shardproof.frontends.fx.code_meta import shown
 from shardproof.frontends.fx.code_statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
 from shardproof.frontends.fx.graph import Argument, Graph, Meta, Node, Ref, Symbol, references
@@ -32,7 +32,6 @@ from shardproof.ir.types import Array
 SCHEMA: Final = 8
 """The major version of the schema that is read; others differ in meaning."""
 
-MODEL: Final = "models/model.json"
 _MUTATIONS: Final = {
     "buffer_mutation": "buffer_name",
     "parameter_mutation": "parameter_name",

@@ -12,6 +12,8 @@ from typing import IO, Final
 from shardproof.frontends.fx.code_meta import shown
 from shardproof.ir.module import ModuleError
 
+MODEL: Final = "models/model.json"
+"""The member that holds the program."""
 MAX_MEMBERS: Final = 1_000_000
 MAX_JSON: Final = 512 << 20
 MAX_TOTAL: Final = 1 << 42
@@ -80,6 +82,15 @@ class Archive:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).lower()
             raise ModuleError(f"{name} is not JSON ({reason})") from None
         return value
+
+
+def is_exported(file: IO[bytes] | Path) -> bool:
+    """Whether a zip holds a model as `torch.export.save` writes it; False also when it can't be read."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith(f"/{MODEL}") for name in archive.namelist())
+    except _DAMAGED:
+        return False
 
 
 def _checked(member: zipfile.ZipInfo) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from shardproof.frontends.fx.code_meta import location_of
 from shardproof.frontends.fx.code_scope import Replay
 from shardproof.frontends.fx.code_statements import parse, statement
 from shardproof.frontends.fx.graph import Graph, Node, titled
-from shardproof.frontends.load import contents, is_archive
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
+from shardproof.frontends.source import contents, is_archive
 from shardproof.ir.module import ModuleError
 
 MAX_COMPARED: Final = 8

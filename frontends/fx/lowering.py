@@ -9,12 +9,12 @@ from typing import TypeGuard
 from shardproof.frontends.fx import lowering_collectives
 from shardproof.frontends.fx.graph import Graph
 from shardproof.frontends.fx.lowering_run import Run
-from shardproof.frontends.fx.lowering_state import Groups, Guess, Lowering
+from shardproof.frontends.fx.lowering_state import Groups, Lowering
 from shardproof.frontends.fx.lowering_table import TABLE
-from shardproof.ir.module import Module, ModuleError
+from shardproof.ir.module import Guess, Module, ModuleError
 from shardproof.ir.types import Mesh
 
-__all__ = ["TABLE", "Guess", "Lowered", "lower", "lower_ranks"]
+__all__ = ["TABLE", "Lowered", "lower", "lower_ranks"]
 
 
 Constant = float | tuple[float, ...]

@@ -7,8 +7,8 @@ from typing import Final
 from shardproof.frontends.fx.lowering_call import Table, entries
 from shardproof.frontends.fx.lowering_pointwise import composed
 from shardproof.frontends.fx.lowering_state import Arguments, Lowering
+from shardproof.frontends.gelu import gelu, normal_distribution, quarter_pi, tanh_argument
 from shardproof.ir.module import Value
-from shardproof.ir.types import DType
 
 
 def _relu(s: Lowering, a: Arguments) -> Value:
@@ -56,37 +56,8 @@ def _glu(s: Lowering, a: Arguments) -> Value:
     return s.pair("multiply", s.slice(x, dim, 0, half), s.emit("logistic", s.slice(x, dim, half, 2 * half)))
 
 
-def sqrt_of(s: Lowering, value: float, dtype: DType) -> Value:
-    """The square root of a number, kept as an operator so that it is exact."""
-    return s.emit("sqrt", s.scalar(value, dtype))
-
-
-def quarter_pi(s: Lowering, dtype: DType) -> Value:
-    """The number pi/4, exact."""
-    return s.emit("atan2", s.scalar(1, dtype), s.scalar(1, dtype))
-
-
-def normal_distribution(s: Lowering, x: Value) -> Value:
-    """`(1 + erf(x / sqrt(2))) / 2`."""
-    erf = s.emit("erf", s.pair("multiply", x, sqrt_of(s, 0.5, x.type.dtype)))
-    return s.pair("divide", s.pair("add", erf, 1), 2)
-
-
-def tanh_argument(s: Lowering, x: Value) -> Value:
-    """`sqrt(2/pi) * (x + 0.044715 x**3)`, which the tanh form of gelu reads."""
-    scale = s.emit("sqrt", s.pair("divide", s.scalar(0.5, x.type.dtype), quarter_pi(s, x.type.dtype)))
-    cube = s.pair("multiply", s.pair("multiply", s.pair("multiply", x, x), x), 0.044715)
-    return s.pair("multiply", s.pair("add", x, cube), scale)
-
-
 def _gelu(s: Lowering, a: Arguments) -> Value:
-    x, form = a["self"], a["approximate"]
-    if form == "none":
-        return s.pair("multiply", x, normal_distribution(s, x))
-    if form != "tanh":
-        s.fail(f"approximates by {form!r}, which is not known")
-    inner = s.pair("add", s.emit("tanh", tanh_argument(s, x)), 1)
-    return s.pair("multiply", s.pair("multiply", x, inner), 0.5)
+    return gelu(s, a["self"], a["approximate"])
 
 
 def _gelu_backward(s: Lowering, a: Arguments) -> Value:

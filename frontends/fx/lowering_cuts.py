@@ -110,6 +110,18 @@ def _cat(s: Lowering, a: Arguments) -> Value:
     return joined(s, parts, s.dim(a["dim"], len(parts[0].type.shape)))
 
 
+def _difference(s: Lowering, a: Arguments) -> Value:
+    """Each element less the one before it along `dim`, `n` times; of booleans whether they differ."""
+    ends = [v for v in (a["prepend"], a["self"], a["append"]) if v is not None]
+    dim = s.dim(a["dim"], len(a["self"].type.shape))
+    x = joined(s, ends, dim)
+    for _ in range(s.size(a["n"])):
+        last = x.type.shape[dim]
+        later, earlier = s.slice(x, dim, min(1, last), last), s.slice(x, dim, 0, max(last - 1, 0))
+        x = s.pair("xor" if x.type.dtype.kind == "bool" else "subtract", later, earlier)
+    return x
+
+
 def _stack(s: Lowering, a: Arguments) -> Value:
     first = a["tensors"][0].type.shape
     dim = s.dim(a["dim"], len(first) + 1)
@@ -225,6 +237,7 @@ TABLE: Final[Table] = {
     **entries("self chunks dim=0", _chunk, "aten.chunk"),
     **entries("self dim=0", _unbind, "aten.unbind.int", "aten.unbind_copy.int"),
     **entries("tensors dim=0", _cat, "aten.cat"),
+    **entries("self n=1 dim=-1 prepend=None append=None", _difference, "aten.diff"),
     **entries("tensors dim=0", _stack, "aten.stack"),
     **entries("self shifts dims=()", _roll, "aten.roll"),
     **entries("self pad value=0", _pad, "aten.constant_pad_nd"),

@@ -10,7 +10,7 @@ from shardproof.frontends.fx.graph import Node, Symbol, Tensor
 from shardproof.frontends.fx.lowering_dtypes import combine, of_number, promote
 from shardproof.frontends.fx.lowering_sizes import size_of, symbols
 from shardproof.ir.build import Builder, Number
-from shardproof.ir.module import ModuleError, Value
+from shardproof.ir.module import Guess, ModuleError, Value
 from shardproof.ir.types import DType, TensorType
 
 Groups = tuple[tuple[int, ...], ...]
@@ -30,19 +30,6 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "GT": lambda x, y: bool(x > y),
     "GE": lambda x, y: bool(x >= y),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """What the lowering took to be so although the program does not say it.
-
-    `kind` is `group_guess`, `constant_guess`, `ids_in_range` or `opaque_batched`; `value` names the node,
-    group, constant or custom operator that it is about.
-    """
-
-    kind: str
-    text: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True)

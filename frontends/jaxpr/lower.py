@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardproof.frontends.jaxpr.sharded import ShardMap, mesh_in, words
+from shardproof.frontends.jaxpr.sharded import ShardMap, cut, mesh_in, words
 from shardproof.frontends.jaxpr.state import Lowering, type_of
 from shardproof.frontends.jaxpr.walk import constants, evaluate, opened
 from shardproof.frontends.locate import WRAPPER_FILES
@@ -47,7 +47,8 @@ def lower(
     call = _only_call(jaxpr)
     if call is None:
         values = [Value(n, type_of(v.aval)) for n, v in zip(taken, jaxpr.invars, strict=True)]
-        return Lowered(_module(state, name, values, evaluate(state, closed, values), given))
+        parameters = [Input(v, k) for k, v in enumerate(values)]
+        return Lowered(_module(state, name, parameters, evaluate(state, closed, values), given))
     mapped = ShardMap.of(call)
     state.manual = mapped.manual
     body, _ = opened(mapped.body)
@@ -57,9 +58,14 @@ def lower(
     bound = dict(zip(jaxpr.invars, values, strict=True))
     bound.update(zip(jaxpr.constvars, constants(state, consts), strict=True))
     results = evaluate(state, mapped.body, [bound[v] for v in call.invars])
+    specs = [mapped.inputs[places[v]] if v in places else None for v in jaxpr.invars]
+    parameters = [
+        Input(x, k, None if spec is None else cut(spec, len(x.type.shape), state.mesh))
+        for k, (x, spec) in enumerate(zip(values, specs, strict=True))
+    ]
     return Lowered(
-        _module(state, name, values, results, given),
-        {n: words(mapped.inputs[places[v]]) for n, v in zip(taken, jaxpr.invars, strict=True) if v in places},
+        _module(state, name, parameters, results, given),
+        {n: words(spec) for n, spec in zip(taken, specs, strict=True) if spec is not None},
         {n: words(spec) for n, spec in zip(given, mapped.outputs, strict=True)},
     )
 
@@ -79,12 +85,12 @@ def _only_call(jaxpr: Any) -> Any | None:
 
 
 def _module(
-    state: Lowering, name: str, inputs: Sequence[Value], results: Sequence[Value], names: Sequence[str]
+    state: Lowering, name: str, inputs: Sequence[Input], results: Sequence[Value], names: Sequence[str]
 ) -> Module:
     return Module(
         name,
         state.mesh,
-        tuple(Input(v, k) for k, v in enumerate(inputs)),
+        tuple(inputs),
         tuple(state.ops),
         tuple(Output(n, v) for n, v in zip(names, results, strict=True)),
         warnings=tuple(dict.fromkeys(state.warnings)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
@@ -74,6 +75,15 @@ def mesh_in(body: Any) -> Mesh | None:
 def words(spec: Spec) -> str:
     """The spec in the words of relation files."""
     return " | ".join(f"shard({d}, {', '.join(axes)})" for d, axes in sorted(spec.items())) or "replicate"
+
+
+def cut(spec: Spec, rank: int, mesh: Mesh) -> tuple[int, ...] | None:
+    """The number of parts of each of `rank` dims, shard i of a dim on rank i; None in any other order."""
+    sizes, order = dict(mesh.axes), [name for name, _ in mesh.axes]
+    for axes in spec.values():
+        if list(axes) != [name for name in order if name in axes]:
+            return None
+    return tuple(prod(sizes[a] for a in spec.get(dim, ())) for dim in range(rank))
 
 
 def _part(state: Lowering, x: Value, spec: Spec) -> Value:

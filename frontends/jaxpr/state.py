@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import product
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -288,21 +287,11 @@ class Lowering:
         return math.prod(sizes[a] for a in axes)
 
     def groups(self, axes: Sequence[str], within: Any = None) -> Groups:
-        """Ranks that differ along `axes` only, row-major along them in that order, one group for each place
-        along the others; `within` are lists of positions that each group is parted into."""
-        names = [name for name, _ in self.mesh.axes]
-        sizes = dict(self.mesh.axes)
-        stride = {n: math.prod(sizes[m] for m in names[k + 1 :]) for k, n in enumerate(names)}
-        others = [n for n in names if n not in axes]
-
-        def offsets(over: Sequence[str]) -> list[int]:
-            places = product(*(range(sizes[n]) for n in over))
-            return [sum(at * stride[n] for at, n in zip(p, over, strict=True)) for p in places]
-
-        inner = offsets(axes)
-        whole = [tuple(base + k for k in inner) for base in offsets(others)]
+        """The groups along `axes` (`Mesh.groups`); `within` are lists of positions that each group is parted
+        into."""
+        whole = self.mesh.groups(axes)
         if within is None:
-            return tuple(whole)
+            return whole
         return tuple(tuple(group[k] for k in part) for group in whole for part in within)
 
 

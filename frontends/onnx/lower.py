@@ -10,10 +10,10 @@ from typing import Any
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.frontends.onnx.elements import DTYPES
 from shardproof.frontends.onnx.read import read_model
-from shardproof.frontends.onnx.state import Initializers, Lowering
+from shardproof.frontends.onnx.state import Initializers, Items, Lowering
 from shardproof.frontends.onnx.walk import Walk
 from shardproof.ir.build import KNOWN_SIZE
-from shardproof.ir.module import Module, Output
+from shardproof.ir.module import Module, ModuleError, Output, Value
 from shardproof.ir.types import TensorType
 
 __all__ = ["lower", "read_onnx"]
@@ -29,14 +29,17 @@ def read_onnx(
     wrapper_files: Sequence[str] = WRAPPER_FILES,
 ) -> Module:
     """The program in the bytes of a file in `folder`; as `lower`."""
-    return lower(
-        read_model(data, folder),
-        ranks=ranks,
-        constants=constants,
-        initializers=initializers,
-        folder=folder,
-        wrapper_files=wrapper_files,
-    )
+    try:
+        return lower(
+            read_model(data, folder),
+            ranks=ranks,
+            constants=constants,
+            initializers=initializers,
+            folder=folder,
+            wrapper_files=wrapper_files,
+        )
+    except UnicodeDecodeError:
+        raise ModuleError("is a damaged ONNX model: it holds a name that is no text") from None
 
 
 def lower(
@@ -54,7 +57,7 @@ def lower(
     of two elements and more, "inputs" all, "constants" none). `constants` gives symbolic sizes and inputs
     their values, by name. Raises ModuleError: what, where, what to do.
     """
-    state = Lowering(ranks or 1, constants or {}, initializers, str(folder))
+    state = Lowering(ranks, constants or {}, initializers, str(folder))
     state.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     state.functions = {
         ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
@@ -64,7 +67,8 @@ def lower(
     state.begin(graph.name or "graph")
     for name in _names(graph):
         state.claim(name)
-    scope = {i.name: state.input(i.name, state.type_of(i.type, f"input `{i.name}`")) for i in graph.input}
+    scope: dict[str, Value | Items] = {}
+    scope |= {i.name: state.input(i.name, state.type_of(i.type, f"input `{i.name}`")) for i in graph.input}
     scope |= {n: state.initializer(t) for n, t in stored.items() if n not in scope}
     walk = Walk(state, Locator(wrapper_files), _inferred(model, state))
     walk.nodes(graph.node, scope)
@@ -75,6 +79,7 @@ def lower(
         ops=tuple(state.ops),
         outputs=tuple(Output(o.name, walk.read(scope, o.name)) for o in graph.output),
         warnings=tuple(state.warnings),
+        guesses=tuple(state.guesses),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from shardproof.frontends.onnx.elements import dtype_of
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
 from shardproof.ir.module import Value
-from shardproof.ir.types import DType
+from shardproof.ir.types import DType, TensorType
 
 
 def _unary(opcode: str) -> Rule:
@@ -47,11 +47,64 @@ def _identity(s: Lowering, n: Node) -> Value:
 
 
 def _cast(s: Lowering, n: Node) -> Value:
-    return s.convert(n.operand(0), dtype_of(n.attrs["to"]))
+    return _converted(s, n, dtype_of(n.attrs["to"]))
 
 
 def _cast_like(s: Lowering, n: Node) -> Value:
-    return s.convert(n.operand(0), n.operand(1).type.dtype)
+    return _converted(s, n, n.operand(1).type.dtype)
+
+
+LARGEST: Final[Mapping[DType, float]] = {
+    DType.F4E2M1FN: 6.0,
+    DType.F8E4M3FN: 448.0,
+    DType.F8E4M3FNUZ: 240.0,
+    DType.F8E5M2: 57344.0,
+    DType.F8E5M2FNUZ: 57344.0,
+}
+"""The largest finite number of types that a cast may saturate to."""
+
+
+def _converted(s: Lowering, n: Node, dtype: DType) -> Value:
+    """A real beyond the largest of a narrow type becomes that one when told to saturate; the bits of an
+    integer that a narrow type does not have are dropped."""
+    x = n.operand(0)
+    source, saturates = x.type.dtype, n.attrs.get("saturate", 1)
+    if source is dtype:
+        return x
+    if dtype is DType.F8E8M0FNU:
+        mode = n.attrs.get("round_mode", "up")
+        return s.convert(_power_of_two(s, s.convert(x, DType.F32), mode, bool(saturates)), dtype)
+    if dtype in LARGEST and (saturates or dtype is DType.F4E2M1FN):
+        x = x if source.kind == "real" else s.convert(x, DType.F32)
+        ends = [s.scalar(sign * LARGEST[dtype], x.type.dtype) for sign in (-1, 1)]
+        x = s.emit("clamp", ends[0], x, ends[1])
+    if dtype.kind in ("int", "uint") and dtype.bits < 8 and source.kind == "real":
+        x = s.convert(x, DType.S32)
+    return s.convert(x, dtype)
+
+
+def _power_of_two(s: Lowering, x: Value, mode: str, saturates: bool) -> Value:
+    """A positive f32 rounded to a power of two, by the bits below its exponent."""
+    added = {"up": (1 << 23) - 1, "down": 0, "nearest": 1 << 22}
+    if mode not in added or not saturates:
+        s.fail(f"rounds to a power of two, mode {mode!r}, saturate={int(saturates)}, which is not known")
+    bits = s.emit("bitcast_convert", x, type=TensorType(DType.U32, x.type.shape))
+    kept = s.pair("and", s.pair("add", bits, added[mode]), 0xFF << 23)
+    rounded = s.emit("bitcast_convert", kept, type=TensorType(DType.F32, x.type.shape))
+    least = s.like(x, 2.0**-127)
+    found = s.emit("minimum", rounded, s.like(x, 2.0**127))
+    return s.select(s.compare("LE", x, least), least, s.emit("maximum", found, least))
+
+
+def _bit_cast(s: Lowering, n: Node) -> Value:
+    x, dtype = n.operand(0), dtype_of(n.attrs["to"])
+    if dtype.bits != x.type.dtype.bits:
+        s.fail(f"reinterprets {x.type} as {dtype.value}, as many bits are needed")
+    if x.type.dtype is DType.BOOL:
+        x = s.convert(x, DType.U8)
+    if dtype is x.type.dtype:
+        return x
+    return s.emit("bitcast_convert", x, type=TensorType(dtype, x.type.shape))
 
 
 def _where(s: Lowering, n: Node) -> Value:
@@ -103,8 +156,13 @@ def _mean(s: Lowering, n: Node) -> Value:
 
 
 def _bit_shift(s: Lowering, n: Node) -> Value:
-    left = n.attrs["direction"] == "LEFT"
-    return s.pair("shift_left" if left else "shift_right_logical", n.operand(0), n.operand(1))
+    """A shift by no less than the width, or by a negative number, leaves none of the bits."""
+    x, by = n.operand(0), n.operand(1)
+    direction = n.attrs["direction"]
+    if direction not in ("LEFT", "RIGHT"):
+        s.fail(f"shifts in the direction {direction!r}, LEFT or RIGHT is needed")
+    signed = "shift_right_arithmetic" if x.type.dtype.kind == "int" else "shift_right_logical"
+    return s.pair("shift_left" if direction == "LEFT" else signed, x, by)
 
 
 def _is_nan(s: Lowering, n: Node) -> Value:
@@ -163,6 +221,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **{name: _unary(opcode) for name, opcode in UNARY.items()},
     **{name: _binary(opcode) for name, opcode in BINARY.items()},
     **{name: _compare(direction) for name, direction in COMPARE.items()},
+    "BitCast": _bit_cast,
     "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,

@@ -14,6 +14,7 @@ FIRST_OPSET: Final = 13
 CONVERTED_OPSET: Final = 7
 """The oldest that `onnx.version_converter` brings there."""
 _EXTERNAL: Final = 1
+_LONGEST: Final = 300
 _FIRST_FIELD: Final = b"\x08"
 
 
@@ -43,11 +44,17 @@ def read_model(data: bytes, folder: Path) -> Any:
         raise ModuleError("is no ONNX model, or a damaged or truncated one") from None
     if not model.HasField("graph"):
         raise ModuleError("is no ONNX model: it has no graph")
-    for tensor in _tensors(model):
+    if not model.graph.output:
+        raise ModuleError("has no outputs, so it computes nothing: name the graph's outputs")
+    external = [t for t in _tensors(model) if t.data_location == _EXTERNAL]
+    for tensor in external:
         _check_external(tensor, folder)
+    for opset in (o for m in (model, *model.functions) for o in m.opset_import):
+        if opset.version not in range(1, 1 << 31):
+            raise ModuleError(f"imports opset {opset.version} of domain {opset.domain!r}, which is none")
     model = _converted(model)
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_without_external(model) if external else model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModuleError(f"is not valid ONNX: {_line(error)}") from None
     return model
@@ -76,9 +83,25 @@ def _converted(model: Any) -> Any:
     return model
 
 
+def _without_external(model: Any) -> Any:
+    """The model with tensors of no elements for those kept in other files, which the checker cannot find."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for tensor in _tensors(bare):
+        if tensor.data_location == _EXTERNAL:
+            name, kind = tensor.name, tensor.data_type
+            tensor.Clear()
+            tensor.name, tensor.data_type = name, kind
+            tensor.dims.append(0)
+    return bare
+
+
 def _line(error: Exception) -> str:
-    """The first line of a message."""
-    return next((text for line in str(error).splitlines() if (text := line.strip())), type(error).__name__)
+    """A message of the onnx package without what it adds as context, in one line."""
+    text = " ".join(str(error).partition("==> Context")[0].split())
+    return text[:_LONGEST] or type(error).__name__
 
 
 def _tensors(model: Any) -> Iterator[Any]:
@@ -101,8 +124,6 @@ def _tensors(model: Any) -> Iterator[Any]:
 
 def _check_external(tensor: Any, folder: Path) -> None:
     """Raises ModuleError where data kept in another file are missing, short, or outside of `folder`."""
-    if tensor.data_location != _EXTERNAL:
-        return
     entry = {e.key: e.value for e in tensor.external_data}
     location, name = entry.get("location", ""), f"tensor `{tensor.name}`"
     path = PurePosixPath(location.replace("\\", "/"))

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import numpy as np
 
 from shardproof.frontends.onnx.elements import array_of, dtype_of
 from shardproof.ir.build import Builder
-from shardproof.ir.module import Input, ModuleError, Value
+from shardproof.ir.module import Guess, Input, ModuleError, Value
 from shardproof.ir.types import Array, DType, Mesh, TensorType
 
-Rule: TypeAlias = "Callable[[Lowering, Node], Value | Sequence[Value | None]]"
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A sequence of tensors, whose number is known."""
+
+    values: tuple[Value, ...]
+
+
+Rule: TypeAlias = "Callable[[Lowering, Node], Value | Items | Sequence[Value | None]]"
 """Gives the results of a node in order; None for one that nothing reads."""
-Scope = Mapping[str, Value]
+Scope = Mapping[str, Value | Items]
 """The values that nodes of a graph may read, by name."""
 Initializers = Literal["auto", "inputs", "constants"]
+MAX_ELEMENTS: Final = 2**48
+"""Of a graph input."""
 _WEIGHT_SIZE = 2
 """Reals with fewer elements are numbers of the program and no weights, unless asked otherwise."""
 
@@ -37,6 +47,8 @@ class Node:
     proto: Any = field(repr=False)
     defaults: tuple[Any, ...] = field(repr=False)
     declared: tuple[TensorType | None, ...] = ()
+    items: Items | None = None
+    """Operand 0 of an operator that takes a sequence there; `inputs` has None in its place."""
 
     def given(self, position: int) -> Value | None:
         """The operand at `position`, None when it is left out."""
@@ -63,20 +75,21 @@ class NeedsValue(ModuleError):
 
 
 class Lowering(Builder):
-    """The operators made so far, for `ranks` ranks.
+    """The operators made so far, for `ranks` ranks; for one if their number is not told.
 
     `constants` gives symbolic sizes and graph inputs their values, by name.
     """
 
     def __init__(
         self,
-        ranks: int,
+        ranks: int | None,
         constants: Mapping[str, Any],
         initializers: Initializers,
         folder: str,
     ) -> None:
         super().__init__()
-        self.ranks = ranks
+        self.ranks = ranks or 1
+        self.ranks_told = ranks is not None
         self.constants = constants
         self.initializers = initializers
         self.folder = folder
@@ -84,6 +97,7 @@ class Lowering(Builder):
         self.functions: Mapping[tuple[str, str, str], Any] = {}
         self.inputs: list[Input] = []
         self.warnings: dict[str, None] = {}
+        self.guesses: dict[Guess, None] = {}
         self.op_type = ""
         self.graph: Callable[[Any, Scope, Sequence[Value]], tuple[Value, ...]] = _no_graph
         """The results of a subgraph that reads a scope and has its inputs bound (the walk's)."""
@@ -102,6 +116,10 @@ class Lowering(Builder):
 
     def warn(self, text: str) -> None:
         self.warnings.setdefault(f"`{self.name}` ({self.op_type}) {text}")
+
+    def guess(self, kind: str, text: str) -> None:
+        """List what is taken to be so about the node."""
+        self.guesses.setdefault(Guess(kind, text, self.name))
 
     # what must be known to read the program
 
@@ -136,13 +154,13 @@ class Lowering(Builder):
 
     def extent(self, dim: Any, what: str) -> int:
         """A dim of a ValueInfoProto; a symbolic one by its value in `constants`."""
-        if dim.HasField("dim_value"):
-            return int(dim.dim_value)
         name = dim.dim_param
-        value = self.constants.get(name) if name else None
+        value = dim.dim_value if dim.HasField("dim_value") else self.constants.get(name) if name else None
         if value is None:
             known = f"the size `{name}`" if name else "a size without a name"
             self.fail(f"{what} has {known}, whose value is not known: give it in [constants]")
+        if isinstance(value, bool) or value not in range(1 << 63):
+            self.fail(f"{what} has the size {value}, which is no extent")
         return int(value)
 
     def type_of(self, proto: Any, what: str) -> TensorType:
@@ -152,7 +170,17 @@ class Lowering(Builder):
             found = (kind or "value without type").removesuffix("_type")
             self.fail(f"{what} is a {found}, a tensor of known rank is needed")
         shape = tuple(self.extent(d, what) for d in proto.tensor_type.shape.dim)
-        return TensorType(dtype_of(proto.tensor_type.elem_type), shape)
+        found = TensorType(self.dtype(proto.tensor_type.elem_type, what), shape)
+        if found.size > MAX_ELEMENTS:
+            self.fail(f"{what} is {found}, which has more than 2**48 elements")
+        return found
+
+    def dtype(self, number: int, what: str) -> DType:
+        """An element type by its number in ONNX."""
+        try:
+            return dtype_of(number)
+        except ModuleError as error:
+            self.fail(f"{what} {error}")
 
     def input(self, name: str, type: TensorType) -> Value:
         """A graph input; a constant where `constants` gives its value."""
@@ -168,11 +196,11 @@ class Lowering(Builder):
             shape = list(array.shape)
             self.fail(f"input `{name}` is {type}, the value given in [constants] has shape {shape}")
         stored = np.broadcast_to(array, type.shape).astype(type.dtype.storage)
-        return self.emit("constant", type=type, value=np.ascontiguousarray(stored))
+        return self.emit("constant", type=type, value=np.ascontiguousarray(stored).reshape(type.shape))
 
     def initializer(self, tensor: Any) -> Value:
         """A weight as an input, any other stored tensor as a constant."""
-        dtype = dtype_of(tensor.data_type)
+        dtype = self.dtype(tensor.data_type, f"stored tensor `{tensor.name}`")
         type = TensorType(dtype, tuple(tensor.dims))
         weight = dtype.kind in ("real", "complex") and type.size >= _WEIGHT_SIZE
         if self.initializers == "inputs" or (self.initializers == "auto" and weight):

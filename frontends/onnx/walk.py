@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from shardproof.frontends.locate import Locator
 from shardproof.frontends.onnx.rules import TABLE
-from shardproof.frontends.onnx.state import Lowering, NeedsValue, Node, Scope
+from shardproof.frontends.onnx.sequences import READERS
+from shardproof.frontends.onnx.state import Items, Lowering, NeedsValue, Node, Scope
 from shardproof.ir.module import ModuleError, Value
 from shardproof.ir.types import Frame, Location, TensorType
 
@@ -44,21 +45,26 @@ class Walk:
             self.types = outer
         return tuple(self.read(inner, o.name) for o in graph.output)
 
-    def read(self, scope: Mapping[str, Value], name: str) -> Value:
-        if name not in scope:
+    def read(self, scope: Scope, name: str) -> Value:
+        found = scope.get(name)
+        if found is None:
             self.state.fail(f"reads `{name}`, which nothing gives")
-        return scope[name]
+        if isinstance(found, Items):
+            self.state.fail(f"reads `{name}`, a sequence of tensors: {', '.join(READERS)} are supported")
+        return found
 
-    def nodes(self, nodes: Sequence[Any], scope: dict[str, Value]) -> None:
+    def nodes(self, nodes: Sequence[Any], scope: dict[str, Value | Items]) -> None:
         """Lower nodes in order; their results go into `scope`."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
+        if self.depth >= MAX_DEPTH:
             self.state.fail("is nested too deeply to be a real program")
-        for proto in nodes:
-            self._node(proto, scope)
-        self.depth -= 1
+        self.depth += 1
+        try:
+            for proto in nodes:
+                self._node(proto, scope)
+        finally:
+            self.depth -= 1
 
-    def _node(self, proto: Any, scope: dict[str, Value]) -> None:
+    def _node(self, proto: Any, scope: dict[str, Value | Items]) -> None:
         state = self.state
         name = next((o for o in proto.output if o), proto.name or proto.op_type)
         outer = state.name, state.location, state.op_type
@@ -74,12 +80,14 @@ class Walk:
             if str(error).startswith("`"):
                 raise
             state.fail(str(error))
-        results = (found,) if isinstance(found, Value) else tuple(found)
         state.first = first
-        self._bind(node, results, scope)
+        if isinstance(found, Items):
+            scope[node.outputs[0]] = found
+        else:
+            self._bind(node, (found,) if isinstance(found, Value) else tuple(found), scope)
         state.name, state.location, state.op_type = outer
 
-    def _bind(self, node: Node, results: Sequence[Value | None], scope: dict[str, Value]) -> None:
+    def _bind(self, node: Node, results: Sequence[Value | None], scope: dict[str, Value | Items]) -> None:
         state = self.state
         new: dict[Value, str] = {}
         made = {v for op in state.ops[state.first :] for v in op.results}
@@ -96,13 +104,15 @@ class Walk:
                 new[value] = name
             scope[name] = value
         fresh = state.rename(new)
-        for name in node.outputs:
-            if name and scope[name] in fresh:
-                scope[name] = fresh[scope[name]]
+        for name in filter(None, node.outputs):
+            bound = self.read(scope, name)
+            scope[name] = fresh.get(bound, bound)
 
     def _read(self, proto: Any, scope: Scope) -> Node:
         from onnx import defs
 
+        if not isinstance(proto.op_type, str) or not isinstance(proto.domain, str):
+            self.state.fail("is a damaged node: its operator is no text")
         domain = "" if proto.domain in _DEFAULT else proto.domain
         version = self.state.opsets.get(domain, 1)
         defaults: tuple[Any, ...] = ()
@@ -113,20 +123,24 @@ class Walk:
         if schema is not None:
             version = schema.since_version
             defaults = tuple(a.default_value for a in schema.attributes.values() if a.default_value.type)
+        first = scope.get(proto.input[0]) if proto.input and proto.op_type in READERS and not domain else None
+        items = first if isinstance(first, Items) else None
+        inputs = [self.read(scope, i) if i else None for i in proto.input[items is not None :]]
         return Node(
             proto.op_type,
             domain,
             version,
-            tuple(self.read(scope, i) if i else None for i in proto.input),
+            (None, *inputs) if items is not None else tuple(inputs),
             {a.name: plain(a) for a in (*defaults, *proto.attribute)},
             tuple(proto.output),
             scope,
             proto,
             defaults,
             tuple(self.types.get(o) for o in proto.output),
+            items,
         )
 
-    def _apply(self, node: Node) -> Value | Sequence[Value | None]:
+    def _apply(self, node: Node) -> Value | Items | Sequence[Value | None]:
         key = (node.domain, node.op_type, node.proto.overload)
         own = self.state.functions.get(key)
         if own is not None:
@@ -176,7 +190,7 @@ class Walk:
         state = self.state
         pairs = zip(function.input, node.inputs, strict=False)
         inputs = {name: value for name, value in pairs if value is not None}
-        scope: dict[str, Value] = dict(inputs)
+        scope: dict[str, Value | Items] = {**inputs}
         outer_opsets, outer_types = state.opsets, self.types
         state.opsets = {"" if o.domain in _DEFAULT else o.domain: o.version for o in function.opset_import}
         self.types = {}
@@ -184,7 +198,7 @@ class Walk:
             self.nodes([_bound(n, function, node, set(inputs)) for n in function.node], scope)
         finally:
             state.opsets, self.types = outer_opsets, outer_types
-        return tuple(scope.get(o) for o in function.output)
+        return tuple(self.read(scope, o) if o in scope else None for o in function.output)
 
     def _location(self, proto: Any) -> Location | None:
         for entry in proto.metadata_props:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from shardproof.jax_api import capture_jax as capture_jax
     from shardproof.jax_api import verify_jax as verify_jax
     from shardproof.solver.programs import Program as Program
     from shardproof.solver.verdict import Result as Result
@@ -28,6 +29,7 @@ __all__ = [
     "Result",
     "Verdict",
     "__version__",
+    "capture_jax",
     "capture_torch",
     "verify",
     "verify_jax",
@@ -85,10 +87,10 @@ def __getattr__(name: str) -> Any:
         from shardproof.solver import verdict
 
         return getattr(verdict, name)
-    if name == "verify_jax":
+    if name in ("capture_jax", "verify_jax"):
         from shardproof import jax_api
 
-        return jax_api.verify_jax
+        return getattr(jax_api, name)
     if name == "verify_xla":
         from shardproof import xla_api
 

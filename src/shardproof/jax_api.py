@@ -1,4 +1,4 @@
-"""Programs straight from JAX: `verify_jax`, which imports jax when called."""
+"""Programs straight from JAX: `capture_jax` and `verify_jax`, which import jax when called."""
 
 from __future__ import annotations
 
@@ -8,9 +8,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from shardproof.ir.module import Module
     from shardproof.solver.verdict import Result
 
-__all__ = ["verify_jax"]
+__all__ = ["capture_jax", "verify_jax"]
+
+
+def capture_jax(
+    function: Callable[..., Any],
+    *,
+    inputs: Mapping[str, Any],
+    mesh: Mapping[str, int] | None = None,
+    in_specs: Mapping[str, Any] | None = None,
+    out_specs: Any = None,
+) -> Module:
+    """The program of a JAX function, for `shardproof.verify` against one of any other kind.
+
+    The function is only traced; the arguments mean what they mean in `verify_jax`: with `mesh`, `in_specs` and
+    `out_specs` it is the function of one rank as `shard_map` takes it. Inputs are called by their paths, as
+    `parameters.layers.0.query`, the results `out`, `out.0`, ... How `in_specs` divide an input is kept as a
+    hint for the inference of layouts; a relation file declares it. `shardproof.ir.text.to_text` gives the
+    text of an `.spf` file, which `shardproof verify` reads without JAX. Raises
+    `shardproof.ir.module.ModuleError` (a ValueError) for arguments that don't fit together, a primitive
+    that is not supported, and specs that no layout of whole axes is; what tracing raises goes through.
+    """
+    from shardproof.solver.jax_programs import capture_jax as run
+
+    return run(function, inputs=inputs, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
 
 
 def verify_jax(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardproof.frontends.load import interpret
+from shardproof.frontends.source import Source
 from shardproof.ir.module import ModuleError
 
 TEXTS = [program.text.encode() for program in PROGRAMS.values()]
@@ -52,7 +53,7 @@ def _damage(data: bytes, changes: Edits) -> bytes:
 
 def _read(data: bytes) -> None:
     with contextlib.suppress(ModuleError):
-        interpret(data, "fuzz", None, ())
+        interpret(Source("fuzz", data=data, wrapper_files=()))
 
 
 @settings(max_examples=400, deadline=None)

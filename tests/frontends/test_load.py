@@ -122,7 +122,7 @@ HEADER = "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n"
         ("  ROOT y = f32[4] add(x)\n}", "1 operands, 2 needed"),
         ("  ROOT y = f32[999999999,999999999] broadcast(x), dimensions={0}\n}", "more than 2**48 elements"),
         ("  ROOT y = f32[<=4] negate(x)\n}", "dynamic dim"),
-        ("  ROOT y = f4e2m1fn[4] convert(x)\n}", "element type f4e2m1fn, which is not supported"),
+        ("  ROOT y = f8e3m4[4] convert(x)\n}", "element type f8e3m4, which is not supported"),
         ("  ROOT y = f32[2] call(x), to_apply=gone\n}", "calls a computation that the file doesn't have"),
         ("  c = f32[4] constant({...})\n  ROOT y = f32[4] add(x, c)\n}", "use the serialised dump"),
         ("  c = f32[4] constant({1,2,3})\n  ROOT y = f32[4] add(x, c)\n}", "has 3 values"),
