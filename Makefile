@@ -98,7 +98,7 @@ lint: .venv/.dev
 
 types: .venv/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode examples/neuron_vs_torch
+	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode examples/neuron_vs_torch examples/new_frontend
 	$(BIN)/mypy examples/llama_jax
 
 layers: .venv/.dev

@@ -187,6 +187,7 @@ def custom_call(k: Algebra, op: Op, x: Sequence[View]) -> tuple[View, ...]:
 
 ELEMENTWISE: Final = (
     *("negate", "abs", "exponential", "expm1", "log", "log1p", "logistic", "tanh", "tan", "sine", "cosine"),
+    *("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh"),
     *(
         "sqrt",
         "rsqrt",

@@ -47,16 +47,8 @@ def _lgamma(x: float) -> float:
 
 
 NAMED: Final[Mapping[str, Callable[..., Any]]] = {
-    "acos": np.arccos,
-    "acosh": np.arccosh,
-    "asin": np.arcsin,
-    "asinh": np.arcsinh,
-    "atan": np.arctan,
-    "atanh": np.arctanh,
-    "cosh": np.cosh,
     "erf_inv": np.vectorize(_erf_inv, otypes=[np.float64]),
     "lgamma": np.vectorize(_lgamma, otypes=[np.float64]),
-    "sinh": np.sinh,
     "threefry2x32": threefry2x32,
 }
 

@@ -9,7 +9,6 @@ from shardproof.ir.types import Array, DType, Kind, TensorType
 from shardproof.passes import elementwise as pointwise
 from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import select
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE_INFINITY, Store, Term
 from shardproof.passes.collectives import Ranks
@@ -20,6 +19,7 @@ from shardproof.passes.logic import clamp, conjunction, modular, within
 from shardproof.passes.pieces import read
 from shardproof.passes.reduction import contract, reduce
 from shardproof.passes.scattering import scatter
+from shardproof.passes.selection import select
 from shardproof.passes.views import Unsupported, View, align, fresh, place, rename
 
 Groups = tuple[tuple[int, ...], ...]

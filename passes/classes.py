@@ -91,6 +91,7 @@ class Store(Accesses):
         self.rewrite: Callable[[int], Rewritten | None] | None = None
         self.rewritten: dict[int, Rewritten | None] = {}
         self.tables: dict[tuple[int, ...], list[Any]] = {}
+        self.computed: dict[tuple[int, ...], list[Any]] = {}
         self.plans: dict[tuple[Any, ...], Plan] = {}
         self.classes: list[Class] = []
         self.assumptions: dict[tuple[str, str], Any] = {}
@@ -162,6 +163,13 @@ class Store(Accesses):
             del kept[size:]
         for seen in self.tables.values():
             seen[:] = [x for x in seen if x[0].cls < len(self.classes)]
+        sizes = self.extent()
+        for views in self.computed.values():
+            views[:] = [x for x in views if all(a <= b for a, b in zip(x[0], sizes, strict=True))]
+
+    def extent(self) -> tuple[int, ...]:
+        """The number of classes, indices, ...: what was made of so many is valid until `undo` takes some."""
+        return tuple(map(len, self._lists()))
 
     def _grown(self) -> tuple[dict[Any, Any], ...]:
         return self._keys, self._places, self._ids, self.rewritten, self.assumptions, self.wishes, self.plans

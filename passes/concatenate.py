@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from shardproof.passes.access import Digit, Expr, constant, index, scale, shift
-from shardproof.passes.canonical import Application, Groups, node
+from shardproof.passes.application import Application, Groups
+from shardproof.passes.canonical import node
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.pieces import Cut, Rebuild, distribute, find_cut, piece, read, segments
 

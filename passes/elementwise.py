@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardproof.ir.types import DType, Kind
 from shardproof.passes import arithmetic as real
-from shardproof.passes import logic
+from shardproof.passes import logic, selection
 from shardproof.passes.access import Expr, constant, scale, shift
 from shardproof.passes.classes import (
     NEGATIVE_INFINITY,
@@ -45,7 +45,7 @@ def _applied(
     store: Store, opcode: str, x: Sequence[Term], source: DType, dtype: DType, attrs: Mapping[str, Any]
 ) -> Term:
     if opcode == "select":
-        return real.select(store, *x)
+        return selection.select(store, *x)
     if opcode == "convert":
         return convert(store, x[0], source, dtype)
     kind = source.kind
@@ -130,9 +130,41 @@ def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) ->
     if direction in MIRRORED:
         direction, a, b = MIRRORED[direction], b, a
     if direction == "NE":
-        same = real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True)
-        return logic.negate(store, same)
-    return real.pointwise(store, "compare", (direction,), "bool", [a, b], commutative=direction == "EQ")
+        return logic.negate(store, _equal(store, a, b))
+    if direction == "EQ":
+        return _equal(store, a, b)
+    return real.pointwise(store, "compare", (direction,), "bool", [a, b])
+
+
+def _equal(store: Store, a: Term, b: Term) -> Term:
+    for x, y in ((a, b), (b, a)):
+        if store.classes[y.cls].op == "literal" and store.special(y) in (POSITIVE_INFINITY, NEGATIVE_INFINITY):
+            found = _is_infinite(store, x, store.special(y))
+            if found is not None:
+                return found
+    return real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True)
+
+
+def _is_infinite(store: Store, x: Term, infinity: int) -> Term | None:
+    """Whether a value is the infinity, where masks alone decide it: a finite value added changes nothing."""
+    flags = store.special(x)
+    if not flags & infinity:
+        return store.truth(False)
+    if flags & NOT_A_NUMBER:
+        return None
+    c = store.classes[x.cls]
+    if c.op == "literal":
+        return store.truth(True)
+    if c.op not in ("select", "add") or x.coef == 0:
+        return None
+    within = infinity if x.coef > 0 else POSITIVE_INFINITY + NEGATIVE_INFINITY - infinity
+    operands, _ = store.expand(x)
+    if c.op == "add":
+        infinite = [t for t in operands if store.special(t)]
+        return _is_infinite(store, infinite[0], within) if len(infinite) == 1 else None
+    p, first, second = operands
+    here, there = _is_infinite(store, first, within), _is_infinite(store, second, within)
+    return None if here is None or there is None else selection.select(store, p, here, there)
 
 
 def _known_comparison(store: Store, direction: str, a: Term, b: Term) -> bool | None:
@@ -208,8 +240,8 @@ def _integer(
         value = logic.wrapped(store, logic.largest(store, e[0], scale(e[0], -1)), dtype)
     elif opcode == "sign":
         above, below = logic.step(store, shift(e[0], -1)), logic.step(store, shift(scale(e[0], -1), -1))
-        other = real.select(store, below, _int(store, -1), _int(store, 0))
-        return real.select(store, above, _int(store, 1), other)
+        other = selection.select(store, below, _int(store, -1), _int(store, 0))
+        return selection.select(store, above, _int(store, 1), other)
     if value is not None:
         return store.integer(value)
     return _plain(store, opcode, x, source, dtype, attrs)
@@ -225,7 +257,7 @@ def convert(store: Store, t: Term, source: DType, dtype: DType) -> Term:
     if a == b == "real" or a == b == "bool":
         return t
     if a == "bool" and b == "real":
-        return real.indicator(store, t)
+        return selection.indicator(store, t)
     if a == "bool" and b in ("int", "uint"):
         if t.cls in (store.TRUE, store.FALSE):
             return _int(store, int(t.cls == store.TRUE))

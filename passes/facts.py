@@ -263,6 +263,8 @@ def _sign(store: Store, c: Class) -> int:
         return low if low == POSITIVE else UNKNOWN_SIGN
     if c.op == "indicator":
         return NONNEGATIVE
+    if c.op == "function" and c.attrs[0] == "atan2" and c.special == 0:
+        return POSITIVE if store.sign(c.operands[0]) == POSITIVE else UNKNOWN_SIGN
     if c.op == "maximum":
         return max(signs)
     if c.op == "minimum":
@@ -292,6 +294,8 @@ def _bounds(store: Store, c: Class) -> tuple[int | None, int | None]:
         return 0, 1
     if c.op == "select":
         return _chosen_bounds(store, c.operands)
+    if c.op == "opaque":
+        return _position_bounds(c)
     ranges = [store.range(store.expression(t)) for t in c.operands if store.kind(t) in ("int", "uint")]
     lows = [a for a, _ in ranges]
     highs = [b for _, b in ranges]
@@ -311,6 +315,15 @@ def _bounds(store: Store, c: Class) -> tuple[int | None, int | None]:
     if c.op == "modular":
         bits, signed = c.attrs[-2:]
         return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return None, None
+
+
+def _position_bounds(c: Class) -> tuple[int | None, int | None]:
+    """The bounds of the positions that an extreme, or one of the largest elements, is found at."""
+    name, result, _, operands = c.attrs
+    if name in ("argmax", "argmin") or (name.startswith("top_k ") and result == 1):
+        (_, (extent,)) = operands[0]
+        return 0, extent - 1
     return None, None
 
 

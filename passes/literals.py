@@ -10,12 +10,12 @@ import numpy as np
 
 from shardproof.ir.types import Array, DType
 from shardproof.passes.access import Element, Expr, constant, index
-from shardproof.passes.arithmetic import select
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.folding import tabulated
 from shardproof.passes.logic import match, step
 from shardproof.passes.reading import read_literal
+from shardproof.passes.selection import select
 from shardproof.passes.tables import LIMIT, meet
 
 EXACT: Final = frozenset(

@@ -13,10 +13,11 @@ from math import gcd
 
 from shardproof.ir.types import DType
 from shardproof.passes.access import Element, Expr, constant, scale, shift
-from shardproof.passes.arithmetic import pointwise, select
+from shardproof.passes.arithmetic import pointwise
 from shardproof.passes.canonical import node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.pieces import Rebuild, read
+from shardproof.passes.selection import select
 
 
 def negate(store: Store, p: Term) -> Term:
@@ -212,9 +213,14 @@ def _extremum(store: Store, op: str, terms: list[Term]) -> Term:
 
 def clamp(store: Store, e: Expr, low: int, high: int) -> Expr:
     """`e` limited to `low..high`."""
+    wish(store, e, low, high)
+    return smallest(store, largest(store, e, constant(low)), constant(high))
+
+
+def wish(store: Store, e: Expr, low: int, high: int) -> None:
+    """Note that `e`, or what it takes a limit of, had better be in `low..high`."""
     for inner in _limited(store, e, low, high):
         store.wish(inner, low, high)
-    return smallest(store, largest(store, e, constant(low)), constant(high))
 
 
 def _limited(store: Store, e: Expr, low: int, high: int) -> list[Expr]:

@@ -11,6 +11,7 @@ from shardproof.ir.ops import TABLE
 from shardproof.passes.algebra import Views
 from shardproof.passes.classes import Store
 from shardproof.passes.collectives import Ranks
+from shardproof.passes.computed import meet_computed
 from shardproof.passes.concatenate import concatenate, settle
 from shardproof.passes.concatenate import same as same
 from shardproof.passes.facts import ANYTHING
@@ -132,7 +133,10 @@ def _meant(
     for view, value in zip(results, op.results, strict=True):
         assert view.shape == value.type.shape, (op.opcode, view.shape, value.type.shape)
     return tuple(
-        View(v.term, v.dims, v.shape, value.type.dtype) for v, value in zip(results, op.results, strict=True)
+        meet_computed(
+            algebra.store, View(v.term, v.dims, v.shape, value.type.dtype), op.opcode == "constant"
+        )
+        for v, value in zip(results, op.results, strict=True)
     )
 
 

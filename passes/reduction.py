@@ -9,11 +9,13 @@ from math import prod
 from typing import Final
 
 from shardproof.passes.access import Element, Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled, select
-from shardproof.passes.canonical import Application, node
+from shardproof.passes.application import Application
+from shardproof.passes.arithmetic import add, magnitude, maximum, multiply, power, scaled
+from shardproof.passes.canonical import node
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.logic import clamp, conjunction, largest, match, negate, real_of, smallest, step
 from shardproof.passes.pieces import Rebuild, find_cut, read, segments
+from shardproof.passes.selection import select
 
 ENTERED: Final = 4
 """How many operators deep limits are simplified."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardproof.ir.types import Kind
 from shardproof.passes import arithmetic as real
-from shardproof.passes import logic
+from shardproof.passes import logic, selection
 from shardproof.passes.access import index
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.reduction import reduce
@@ -30,7 +30,7 @@ def remade(
         if op in REAL:
             return REAL[op](store, x)
     if op == "select":
-        return real.select(store, *x)
+        return selection.select(store, *x)
     if kind == "bool":
         if op == "not":
             return logic.negate(store, x[0])
@@ -49,7 +49,7 @@ REAL: Final[Mapping[str, Callable[[Store, list[Term]], Term]]] = {
     "multiply": real.multiply,
     "maximum": real.maximum,
     "exponential": lambda s, x: real.exponential(s, x[0]),
-    "indicator": lambda s, x: real.indicator(s, x[0]),
+    "indicator": lambda s, x: selection.indicator(s, x[0]),
     "absolute": lambda s, x: real.absolute(s, x[0]),
 }
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from shardproof.passes import views
 from shardproof.passes.access import Expr, constant, scale, shift
-from shardproof.passes.arithmetic import add, select
+from shardproof.passes.arithmetic import add
 from shardproof.passes.classes import Store, Term
-from shardproof.passes.logic import clamp, conjunction, match, negate, step, within
+from shardproof.passes.logic import clamp, conjunction, match, negate, step, wish, within
 from shardproof.passes.pieces import read
 from shardproof.passes.reduction import reduce
+from shardproof.passes.selection import select
 from shardproof.passes.views import Unsupported, View
 
 
@@ -42,6 +43,8 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
             views.split_into(store, starts.dims[vector], constant(n), by)
             component = read(store, store.substitute_term(component, by))
         begin[d] = store.expression(component)
+        if len(begin[d][1]) > 1:
+            wish(store, begin[d], 0, x.shape[d] - (update.shape[window_of[d]] if d in window_of else 1))
     for d, b in zip(attrs["input_batching_dims"], attrs["scatter_indices_batching_dims"], strict=True):
         begin[d] = store.flatten(batch[b])
     if not any(common):

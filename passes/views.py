@@ -206,7 +206,7 @@ def _regroup(
 
 def _joined(store: Store, digits: Sequence[int], term: Term) -> tuple[list[int], Term]:
     """Adjacent indices that every access reads as `hi*|lo| + lo` become one."""
-    from shardproof.passes.canonical import Application
+    from shardproof.passes.application import Application
 
     others = sorted(store.term_indices(term).difference(digits))
     work = Application(store, [term], (), (tuple(digits), *((i,) for i in others)), ())

@@ -20,7 +20,7 @@ from shardproof.lemmas import terms as language
 from shardproof.lemmas.kinds import kind_of
 from shardproof.lemmas.terms import Extent, Fact, Lemma, NotIn, Number, Position, Reduce, Relation, Take
 from shardproof.passes import arithmetic as real
-from shardproof.passes import elementwise, logic
+from shardproof.passes import elementwise, logic, selection
 from shardproof.passes.access import Expr, constant, index, scale
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Store, Term
 from shardproof.passes.pieces import read
@@ -153,7 +153,7 @@ class _Builder:
         if op == "select":
             own = self.kind(operands[1]) or self.kind(operands[2]) or kind
             p, a, b = operands
-            return real.select(
+            return selection.select(
                 store, self.build(p, scope), self.build(a, scope, own), self.build(b, scope, own)
             )
         if op == "convert":

@@ -18,7 +18,8 @@ from shardproof.passes.pieces import read
 from shardproof.passes.views import Unsupported
 from shardproof.solver.install import Instance, install
 from shardproof.solver.instance import NoInstance
-from shardproof.solver.pattern import Found, Matcher, Pattern
+from shardproof.solver.matching import Found, Matcher
+from shardproof.solver.pattern import Pattern
 from shardproof.solver.portable import Data, Malformed, written
 
 NESTED: Final = 12

@@ -1,4 +1,4 @@
-"""What an installed wheel must do with the core dependencies only: `python tests/check_wheel.py`, run by `make wheel`.
+"""What an installed wheel must do with the core dependencies only; `make wheel` runs it.
 
 The interpreter is that of the environment with the wheel. Exits with the first thing that is wrong.
 """
@@ -30,21 +30,22 @@ def check(holds: bool, what: str) -> None:
 
 def verdict(implementation: str, status: int, start: str) -> None:
     found = run("verify", str(DUMPS / "tp1_layer1.hlo.pb.gz"), str(DUMPS / implementation))
-    check(found.returncode == status, f"{implementation} exits {found.returncode}: {found.stdout}{found.stderr}")
+    told = found.stdout + found.stderr
+    check(found.returncode == status, f"{implementation} exits {found.returncode}: {told}")
     check(found.stdout.startswith(start), f"{implementation} prints {found.stdout}")
 
 
 def main() -> None:
     origin = importlib.util.find_spec("shardproof")
-    check(origin is not None and "site-packages" in str(origin.origin), f"shardproof is {origin}, not the wheel's")
+    check(origin is not None and "site-packages" in str(origin.origin), f"{origin} is not the wheel's")
     for name in ("torch", "jax", "onnx", "z3", "pytest"):
-        check(importlib.util.find_spec(name) is None, f"{name} is installed, core dependencies only are wanted")
+        check(importlib.util.find_spec(name) is None, f"{name} is installed, which is no core dependency")
     verdict("tp4_layer1.hlo.pb.gz", 0, "verified")
     verdict("tp4_layer1.wrong_slice.hlo.pb.gz", 1, "refuted[R03]")
     verdict("tp4_layer1.interleaved_qkv.hlo.pb.gz", 2, "unknown")
     verdict("nothing.pb", 3, "")
     listed = run("lemma", "list")
-    check(listed.returncode == 0 and "softmax_shift" in listed.stdout, f"lemma list prints {listed.stdout[:200]}")
+    check(listed.returncode == 0 and "softmax_shift" in listed.stdout, f"lemma list: {listed.stdout[:99]}")
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.onnx"
         model.write_bytes(b"\x08\x08\x12\x04test")

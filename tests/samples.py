@@ -67,7 +67,8 @@ _REAL_UNARY = (
     *("negate", "abs", "exponential", "expm1", "log", "log1p", "logistic", "tanh", "tan", "sine", "cosine"),
     *("sqrt", "rsqrt", "cbrt", "sign", "floor", "ceil", "round_even", "round_away", "erf"),
 )
-_COMPLEX_UNARY = ("negate", *_REAL_UNARY[2:13])
+_TURNING = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh")
+_COMPLEX_UNARY = ("negate", *_REAL_UNARY[2:13], *_TURNING)
 _INTEGER_UNARY = ("negate", "abs", "sign", "not", "popcnt", "clz")
 _REAL_BINARY = ("add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "atan2")
 _INTEGER_BINARY = (
@@ -79,7 +80,7 @@ _INTEGERS = ("s4", "s8", "s16", "s32", "s64", "u4", "u8", "u16", "u32", "u64")
 
 
 def _pointwise() -> Iterator[Sample]:
-    for name in _REAL_UNARY:
+    for name in (*_REAL_UNARY, *_TURNING):
         yield _s(name, "f32[2,3]", "f32[2,3]")
         yield _s(name, "bf16[0]", "bf16[0]")
     for name in _COMPLEX_UNARY:

@@ -6,7 +6,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-
 from tests.pages import ROOT, blocks, check_commands, page, write_files
 
 

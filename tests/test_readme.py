@@ -8,12 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.pages import words
 
 from shardproof.solver.codes import CODES
 from shardproof.tools.command_line import run
 from shardproof.tools.failure import BAD_INPUT, INTERNAL, INTERRUPTED
 from shardproof.tools.options import EXIT_CODES
-from tests.pages import words
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

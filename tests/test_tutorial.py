@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.pages import check_commands, page, write_files
 
 TEXT = page("tutorial.md")

@@ -14,18 +14,26 @@ from typing import Final
 from shardproof.frontends.fx.lowering_call import Table, entries
 from shardproof.frontends.fx.lowering_cuts import written
 from shardproof.frontends.fx.lowering_state import Arguments, Lowering, Rule
+from shardproof.frontends.spans import span
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType
+
+
+def _known_within(s: Lowering, at: Value, low: int, size: int) -> bool:
+    """Whether positions are known to be at least `low` and less than `size`."""
+    known, line = s.splats.get(at), s.lines.get(at)
+    if known is not None and low <= known < size:
+        return True
+    if line is not None and at.type.shape[line] <= size:
+        return True
+    found = span(s, at)
+    return found is not None and low <= found[0] and found[1] < size
 
 
 def within(s: Lowering, at: Value, size: int, *, wraps: bool = False) -> None:
     """List that positions lie in a dim of `size`, unless they are known to."""
     low = -size if wraps else 0
-    known = s.splats.get(at)
-    line = s.lines.get(at)
-    if known is not None and low <= known < size:
-        return
-    if line is not None and at.type.shape[line] <= size:
+    if _known_within(s, at, low, size):
         return
     of = f"at least {low} and less than {size}"
     s.guess("ids_in_range", f"the positions that `{s.node.name}` reads are {of}, as torch raises otherwise")
@@ -36,9 +44,7 @@ def wrapped(s: Lowering, at: Value, size: int) -> Value:
 
     The clamp states the range of positions that are not negative, the usual case.
     """
-    if at in s.splats and 0 <= s.splats[at] < size:
-        return at
-    if at in s.lines and at.type.shape[s.lines[at]] <= size:
+    if _known_within(s, at, 0, size):
         return at
     bounds = [s.scalar(n, at.type.dtype) for n in (0, max(size - 1, 0))]
     inside = s.emit("clamp", bounds[0], at, bounds[1])

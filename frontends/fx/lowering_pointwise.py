@@ -221,6 +221,11 @@ def _is_finite(s: Lowering, a: Arguments) -> Value:
     return s.emit("is_finite", x)
 
 
+def _atan(s: Lowering, a: Arguments) -> Value:
+    x = s.convert(a["self"], s.floating(a["self"].type.dtype))
+    return s.pair("atan2", x, 1)
+
+
 def _unary_opaque(name: str) -> Rule:
     """A function of reals that the IR has no operator for, element by element."""
 
@@ -245,6 +250,13 @@ _REAL: Final = {
     "sqrt": "sqrt",
     "rsqrt": "rsqrt",
     "erf": "erf",
+    "acos": "acos",
+    "acosh": "acosh",
+    "asin": "asin",
+    "asinh": "asinh",
+    "atanh": "atanh",
+    "cosh": "cosh",
+    "sinh": "sinh",
 }
 _COMPARISONS: Final = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 _BITS: Final = {
@@ -255,18 +267,7 @@ _BITS: Final = {
     "__or__": "or",
     "__xor__": "xor",
 }
-_OPAQUE: Final = (
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "cosh",
-    "digamma",
-    "lgamma",
-    "sinh",
-)
+_OPAQUE: Final = ("digamma", "lgamma")
 
 
 def _named(parameters: str, rules: Mapping[str, Rule], *found: str) -> Table:
@@ -284,6 +285,7 @@ TABLE: Final[Table] = {
     **_named("self other", {name: compare(d) for name, d in _COMPARISONS.items()}, "Tensor", "Scalar"),
     **_named("self other", {name: binary(opcode) for name, opcode in _BITS.items()}, "Tensor", "Scalar"),
     **overloads("self other", binary("shift_left"), "aten.bitwise_left_shift", "Tensor", "Tensor_Scalar"),
+    **entries("self", _atan, "aten.atan"),
     **entries("self", unary("negate", real=False), "aten.neg"),
     **entries("self", unary("abs", real=False), "aten.abs"),
     **entries("self", unary("sign", real=False), "aten.sign"),

@@ -18,6 +18,13 @@ Rule: TypeAlias = Callable[[Lowering, HloInstruction, list[Bound], str], Bound]
 
 ELEMENTWISE: Final[Mapping[str, tuple[str, int]]] = {
     "abs": ("abs", 1),
+    "acos": ("acos", 1),
+    "acosh": ("acosh", 1),
+    "asin": ("asin", 1),
+    "asinh": ("asinh", 1),
+    "atanh": ("atanh", 1),
+    "cosh": ("cosh", 1),
+    "sinh": ("sinh", 1),
     "cbrt": ("cbrt", 1),
     "ceil": ("ceil", 1),
     "convert": ("convert", 1),
@@ -67,7 +74,7 @@ ELEMENTWISE: Final[Mapping[str, tuple[str, int]]] = {
 }
 """Opcodes without attributes: the IR's name and the number of operands."""
 
-_OPAQUE_ELEMENTWISE: Final = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh", "stochastic-convert")
+_OPAQUE_ELEMENTWISE: Final = ("stochastic-convert",)
 _OPAQUE: Final = (
     "batch-norm-grad",
     "batch-norm-inference",

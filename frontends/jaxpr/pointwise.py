@@ -12,15 +12,8 @@ from shardproof.ir.types import DType, TensorType
 
 _DIRECTIONS: Final = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 _OPAQUE: Final[Mapping[str, str]] = {
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
     "bessel_i0e": "bessel_i0e",
     "bessel_i1e": "bessel_i1e",
-    "cosh": "cosh",
     "digamma": "digamma",
     "erf_inv": "erf_inv",
     "igamma": "igamma",
@@ -32,7 +25,6 @@ _OPAQUE: Final[Mapping[str, str]] = {
     "polygamma": "polygamma",
     "random_gamma_grad": "random_gamma_grad",
     "regularized_incomplete_beta": "regularized_incomplete_beta",
-    "sinh": "sinh",
     "zeta": "zeta",
 }
 """Functions of numbers that are known by name only."""
@@ -127,6 +119,14 @@ def _erfc(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence
     (x,) = operands
     one = state.constant(1, x.type.dtype, x.type.shape)
     return (state.elementwise("subtract", one, state.elementwise("erf", x)),)
+
+
+def _atan(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
+    eqn.only()
+    (x,) = operands
+    if x.type.dtype.kind != "real":
+        raise ModuleError(f"takes the angle of {x.type}, reals are known")
+    return (state.elementwise("atan2", x, state.constant(1, x.type.dtype, x.type.shape)),)
 
 
 def _conj(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -234,6 +234,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **{f"{name}_to": _comparison(_DIRECTIONS[name], total=True) for name in ("eq", "le", "lt")},
     **{name: opaque_pointwise(text) for name, text in _OPAQUE.items()},
     **dict.fromkeys(SAME, _identity),
+    "atan": _atan,
     "clamp": _clamp,
     "conj": _conj,
     "convert_element_type": _convert,

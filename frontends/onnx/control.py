@@ -63,11 +63,11 @@ def _round(
 def _whole(s: Lowering, n: Node, length: int, carried: Sequence[Value]) -> list[Value]:
     """All rounds, none of which may be the last before its time. Raises NeedsValue where one may."""
 
-    def step(state: Sequence[Value], rows: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-        goes_on, state, out = _round(s, n, state, rows[0])
+    def step(state: Sequence[Value], rows: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
+        goes_on, new, out = _round(s, n, state, rows[0])
         if not bool(s.array(goes_on, "whether it goes on")):
             raise NeedsValue(s.about("ends before its last round"), ())
-        return state, out
+        return new, out
 
     numbers = s.iota(DType.S64, (length,), 0)
     run = scanned if length else repeated
@@ -91,7 +91,8 @@ def _written_out(
     """Round after round, the number of the round known in each, up to the first that ends it."""
     if length is not None and length > ROUNDS:
         s.fail(f"has {length} rounds that are not alike, at most {ROUNDS} are read")
-    state, rows = list(carried), []
+    state: Sequence[Value] = carried
+    rows = []
     for k in range(ROUNDS if length is None else length):
         goes_on, state, out = _round(s, n, state, s.literal(k, DType.S64))
         rows.append(out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import prod
 from typing import Final
 
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
@@ -114,7 +116,42 @@ def _regrouped(s: Lowering, kernel: Value, groups: int) -> Value:
     return s.reshape(turned, (groups * outputs, channels // groups, *window))
 
 
+def _col2im(s: Lowering, n: Node) -> Value:
+    """Blocks added up where they overlap, dim by dim: (batch, channels * block, places) -> an image."""
+    x = n.operand(0)
+    image, block = s.integers(n.operand(1), "the image"), s.integers(n.operand(2), "the block")
+    count = len(image)
+    strides, dilations = (numbers(s, n, name, count, 1) for name in ("strides", "dilations"))
+    pads = numbers(s, n, "pads", 2 * count, 0)
+    each = zip(image, block, strides, dilations, pads[:count], pads[count:], strict=True)
+    places = [(m + a + b - (k - 1) * d - 1) // t + 1 for m, k, t, d, a, b in each]
+    if len(x.type.shape) != 3 or x.type.shape[1] % prod(block) or x.type.shape[2] != prod(places):
+        s.fail(f"puts {x.type} as blocks {list(block)} at {places} places into {list(image)}")
+    found = s.reshape(x, (x.type.shape[0], x.type.shape[1] // prod(block), *block, *places))
+    for d in reversed(range(count)):
+        parts = []
+        for k in range(block[d]):
+            part = s.slice(found, 2 + d, k, k + 1)
+            shape = [m for at, m in enumerate(part.type.shape) if at != 2 + d]
+            low = k * dilations[d] - pads[d]
+            high = image[d] - low - (places[d] - 1) * strides[d] - 1
+            parts.append(_put(s, s.reshape(part, shape), 2 * d + 2, low, high, strides[d] - 1))
+        found = reduce(lambda a, b: s.emit("add", a, b), parts)
+    return found
+
+
+def _put(s: Lowering, x: Value, dim: int, low: int, high: int, between: int) -> Value:
+    """`x` with zeros around and between its elements along `dim`."""
+
+    def only(n: int) -> Ints:
+        return tuple(n if d == dim else 0 for d in range(len(x.type.shape)))
+
+    zero = s.scalar(0, x.type.dtype)
+    return s.emit("pad", x, zero, low=only(low), high=only(high), interior=only(between))
+
+
 RULES: Final[Mapping[str, Rule]] = {
+    "Col2Im": _col2im,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
 }

@@ -2,7 +2,7 @@
 
 ONNX positions lie in `-n` to `n - 1`, negative ones count from the end, and others are an error. The
 operators here give a position out of range some element (reads clamp) or drop it (writes), so what is proved
-holds of every run without that error; each node whose positions are not known here lists it as `ids_in_range`.
+holds of every run without that error; a node whose positions are not known here lists it as `ids_in_range`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardproof.frontends.onnx.spans import span
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
+from shardproof.frontends.spans import span
 from shardproof.ir.module import Value
 from shardproof.ir.types import Array, DType
 
@@ -24,8 +24,10 @@ COMBINE: Final[Mapping[str, str]] = {"none": "set", "add": "sum", "mul": "prod",
 
 
 def positions(s: Lowering, at: Value, size: int) -> Value:
-    """Positions in a dim of `size`, counted from its start, as `clamp(i, 0, size-1) + (i < 0 ? i + size : 0)`
-    where they may be negative: the clamp states the range of the others, the usual case."""
+    """Positions in a dim of `size`, counted from its start: `clamp(i, 0, size-1) + (i < 0 ? i + size : 0)`.
+
+    The clamp states the range of positions that are not negative, the usual case.
+    """
     known = span(s, at)
     if known is not None and known[0] >= 0 and known[1] < size:
         return at
@@ -230,6 +232,39 @@ def _repeats(points: Array) -> bool:
     return len(np.unique(points, axis=0)) < len(points)
 
 
+def by_batch(s: Lowering, x: Value, at: Value, batch: int, dim: int) -> Value:
+    """`x` along `dim` at the positions (batch, place) of each batch."""
+    swapped = batch > dim
+    return s.emit(
+        "gather",
+        x,
+        s.transpose(at, (1, 0)) if swapped else at,
+        offset_dims=tuple(d for d in range(len(x.type.shape)) if d not in (batch, dim)),
+        collapsed_slice_dims=(dim,),
+        start_index_map=(dim,),
+        index_vector_dim=2,
+        slice_sizes=tuple(1 if d in (batch, dim) else m for d, m in enumerate(x.type.shape)),
+        operand_batching_dims=(batch,),
+        start_indices_batching_dims=(int(swapped),),
+    )
+
+
+def _reverse_sequence(s: Lowering, n: Node) -> Value:
+    """The first elements of each batch in reverse, as many as its length."""
+    x, lengths = n.operand(0), n.operand(1)
+    batch, dim = n.attrs["batch_axis"], n.attrs["time_axis"]
+    if {batch, dim} != {0, 1} or len(x.type.shape) < 2:
+        s.fail(f"reverses dim {dim} of {x.type} by batches along dim {batch}, 0 and 1 are needed")
+    size = x.type.shape[dim]
+    known = span(s, lengths)
+    if known is None or known[0] < 0 or known[1] > size:
+        s.guess("ids_in_range", f"the lengths that `{s.name}` reverses are 0 to {size}, as ONNX asks")
+    shape = (x.type.shape[batch], size)
+    place, own = s.iota(lengths.type.dtype, shape, 1), s.place(lengths, (0,), shape)
+    back = s.emit("subtract", s.pair("subtract", own, 1), place)
+    return by_batch(s, x, s.select(s.compare("LT", place, own), back, place), batch, dim)
+
+
 def _tensor_scatter(s: Lowering, n: Node) -> Value:
     """A block written into a cache from a position of each batch on, or around its end."""
     cache, update, at, mode = n.operand(0), n.operand(1), n.given(2), n.attrs["mode"]
@@ -253,18 +288,7 @@ def _tensor_scatter(s: Lowering, n: Node) -> Value:
         offset = s.select(s.compare("LT", offset, 0), s.pair("add", offset, size), offset)
     inside = s.emit("and", s.compare("GE", offset, 0), s.compare("LT", offset, count))
     bounds = [s.scalar(m, at.type.dtype) for m in (0, count - 1)]
-    new = s.emit(
-        "gather",
-        update,
-        s.emit("clamp", bounds[0], offset, bounds[1]),
-        offset_dims=tuple(d for d in range(rank) if d not in (0, dim)),
-        collapsed_slice_dims=(dim,),
-        start_index_map=(dim,),
-        index_vector_dim=2,
-        slice_sizes=tuple(1 if d in (0, dim) else m for d, m in enumerate(shape)),
-        operand_batching_dims=(0,),
-        start_indices_batching_dims=(0,),
-    )
+    new = by_batch(s, update, s.emit("clamp", bounds[0], offset, bounds[1]), 0, dim)
     return s.select(s.place(inside, (0, dim), shape), new, cache)
 
 
@@ -272,6 +296,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
+    "ReverseSequence": _reverse_sequence,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,

@@ -98,6 +98,12 @@ def _inferred(model: Any, state: Lowering) -> dict[str, TensorType]:
     graph = onnx.GraphProto(name=model.graph.name)
     graph.node.extend(model.graph.node)
     graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    for item in graph.value_info:
+        for dim in item.type.tensor_type.shape.dim:
+            size = state.constants.get(dim.dim_param)
+            if isinstance(size, int) and size >= 0:
+                dim.dim_value = size
     own = {i.name for i in model.graph.input}
     for item in model.graph.input:
         shape, number = state.type_of(item.type, f"input `{item.name}`").shape, item.type.tensor_type.elem_type

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shardproof.frontends.onnx.convolutions import along
+from shardproof.frontends.onnx.elements import dtype_of
 from shardproof.frontends.onnx.pools import norm, power_of_size
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
 from shardproof.ir.module import Value
@@ -42,6 +43,22 @@ def _batch(s: Lowering, n: Node) -> Sequence[Value | None]:
         now = s.convert(s.reshape(new, old.type.shape), old.type.dtype)
         running.append(s.pair("add", s.pair("multiply", old, keep), s.pair("multiply", now, 1 - keep)))
     return [normalised(s, n, x, *found), *running]
+
+
+def _layer(s: Lowering, n: Node) -> list[Value]:
+    """By the text of the standard; the function body there takes the mean of squares less the squared mean.
+
+    The mean and the inverse deviation are of the type `stash_type`.
+    """
+    x, shift = n.operand(0), n.given(2)
+    rank = len(x.type.shape)
+    wide = s.convert(x, dtype_of(n.attrs["stash_type"]))
+    mean, variance = statistics(s, wide, range(s.dim(n.attrs["axis"], rank), rank))
+    inverse = s.emit("rsqrt", s.pair("add", variance, n.attrs["epsilon"]))
+    normal = s.convert(s.pair("multiply", s.pair("subtract", wide, mean), inverse), x.type.dtype)
+    found = s.emit("multiply", normal, s.spread(n.operand(1), x.type.shape))
+    found = found if shift is None else s.emit("add", found, s.spread(shift, x.type.shape))
+    return [found, mean, inverse]
 
 
 def _instance(s: Lowering, n: Node) -> Value:
@@ -87,5 +104,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "BatchNormalization": _batch,
     "InstanceNormalization": _instance,
     "LRN": _across_channels,
+    "LayerNormalization": _layer,
     "LpNormalization": _vector,
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Final
 
+from shardproof.frontends.gelu import gelu
 from shardproof.frontends.onnx.elements import dtype_of
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
 from shardproof.ir.module import Value
@@ -144,6 +145,10 @@ def _clip(s: Lowering, n: Node) -> Value:
     return x if high is None else s.pair("minimum", x, high)
 
 
+def _atan(s: Lowering, n: Node) -> Value:
+    return s.pair("atan2", n.operand(0), 1)
+
+
 def _relu(s: Lowering, n: Node) -> Value:
     x = n.operand(0)
     return s.emit("maximum", x, s.like(x, 0))
@@ -178,11 +183,22 @@ def _is_inf(s: Lowering, n: Node) -> Value:
     return found
 
 
+def _gelu(s: Lowering, n: Node) -> Value:
+    """Of exact numbers; the function body of the standard rounds pi."""
+    return gelu(s, n.operand(0), n.attrs["approximate"])
+
+
 UNARY: Final[Mapping[str, str]] = {
     "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atanh": "atanh",
     "BitwiseNot": "not",
     "Ceil": "ceil",
     "Cos": "cosine",
+    "Cosh": "cosh",
     "Erf": "erf",
     "Exp": "exponential",
     "Floor": "floor",
@@ -193,6 +209,7 @@ UNARY: Final[Mapping[str, str]] = {
     "Sigmoid": "logistic",
     "Sign": "sign",
     "Sin": "sine",
+    "Sinh": "sinh",
     "Sqrt": "sqrt",
     "Tan": "tan",
     "Tanh": "tanh",
@@ -222,10 +239,12 @@ RULES: Final[Mapping[str, Rule]] = {
     **{name: _binary(opcode) for name, opcode in BINARY.items()},
     **{name: _compare(direction) for name, direction in COMPARE.items()},
     "BitCast": _bit_cast,
+    "Atan": _atan,
     "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
+    "Gelu": _gelu,
     "Identity": _identity,
     "IsInf": _is_inf,
     "IsNaN": _is_nan,

@@ -48,7 +48,15 @@ def _max_pool(s: Lowering, n: Node) -> Sequence[Value | None]:
     found = pooled(s, x, w, "max")
     if not n.wants(1):
         return found, None
-    return found, _places_of_max(s, n, x, [np.clip(t, 0, m - 1) for t, m in zip(tables, space, strict=True)])
+    inner = [_within(table, out) for table, out in zip(tables, outside, strict=True)]
+    return found, _places_of_max(s, n, x, inner)
+
+
+def _within(table: Any, outside: Any) -> Any:
+    """(window, element) positions, the nearest element of the same window in place of one outside."""
+    first, last = (~outside).argmax(axis=1), table.shape[1] - 1 - (~outside)[:, ::-1].argmax(axis=1)
+    nearest = np.clip(np.arange(table.shape[1]), first[:, None], last[:, None])
+    return np.take_along_axis(table, nearest, axis=1)
 
 
 def _places_of_max(s: Lowering, n: Node, x: Value, tables: Sequence[Any]) -> Value:

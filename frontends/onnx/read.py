@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from shardproof.frontends.onnx.microsoft import DOMAIN, RENAMED
 from shardproof.ir.module import ModuleError
 
 FIRST_OPSET: Final = 13
@@ -53,6 +54,7 @@ def read_model(data: bytes, folder: Path) -> Any:
         if opset.version not in range(1, 1 << 31):
             raise ModuleError(f"imports opset {opset.version} of domain {opset.domain!r}, which is none")
     model = _converted(model)
+    _rename(model)
     try:
         onnx.checker.check_model(_without_external(model) if external else model)
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -83,6 +85,18 @@ def _converted(model: Any) -> Any:
     return model
 
 
+def _rename(model: Any) -> None:
+    """Move operators that onnxruntime puts into the default domain to its own, which must be imported."""
+    domains = {o.domain for o in model.opset_import}
+    used = set()
+    for node in _nodes(model):
+        if node.domain in ("", "ai.onnx") and node.op_type in RENAMED:
+            node.domain = DOMAIN
+        used.add(node.domain)
+    if DOMAIN in used - domains:
+        model.opset_import.add(domain=DOMAIN, version=1)
+
+
 def _without_external(model: Any) -> Any:
     """The model with tensors of no elements for those kept in other files, which the checker cannot find."""
     import onnx
@@ -104,22 +118,33 @@ def _line(error: Exception) -> str:
     return text[:_LONGEST] or type(error).__name__
 
 
+def _graphs(model: Any) -> Iterator[Any]:
+    """The graph of the model and those inside its nodes and functions."""
+    pending = [model.graph]
+    nodes = [n for f in model.functions for n in f.node]
+    while pending or nodes:
+        yield from pending
+        nodes += [n for graph in pending for n in graph.node]
+        found = [a for n in nodes for a in n.attribute]
+        pending = [g for a in found for g in ((a.g, *a.graphs) if a.HasField("g") else a.graphs)]
+        nodes = []
+
+
+def _nodes(model: Any) -> Iterator[Any]:
+    """Every node of the model, those of subgraphs and functions too."""
+    for holder in (*_graphs(model), *model.functions):
+        yield from holder.node
+
+
 def _tensors(model: Any) -> Iterator[Any]:
     """Every tensor of the model, those of subgraphs and functions too."""
-    graphs = [model.graph]
-    nodes = [n for f in model.functions for n in f.node]
-    while graphs or nodes:
-        for graph in graphs:
-            yield from graph.initializer
-            nodes += graph.node
-        graphs = []
-        for node in nodes:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                graphs += [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
-        nodes = []
+    for graph in _graphs(model):
+        yield from graph.initializer
+    for node in _nodes(model):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
 
 
 def _check_external(tensor: Any, folder: Path) -> None:

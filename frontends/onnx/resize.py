@@ -24,6 +24,10 @@ _PLACES: Final = (
     "asymmetric",
     "tf_crop_and_resize",
 )
+_ALIGNED: Final = ("align_corners", "tf_crop_and_resize")
+"""Coordinates that depend on the new extent; the reference evaluator takes the one not yet rounded."""
+_SINGLE: Final = ("pytorch_half_pixel",)
+"""Coordinates that depend on whether there is one new element only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ def _resize(s: Lowering, n: Node) -> Value:
     for dim, line in enumerate(_lines(s, n, x)):
         if line.is_same or x.type.size == 0:
             continue
-        if places in ("pytorch_half_pixel", "tf_crop_and_resize") and line.count == 1 != line.width:
-            s.fail(f"resizes dim {dim} to {line.width} elements, whose one coordinate is not specified")
+        if line.width != line.count and (places in _ALIGNED or (places in _SINGLE and line.count == 1)):
+            s.fail(f"resizes dim {dim} to {line.width} elements by {places!r}, ambiguous without sizes")
         at = _coordinates(line, places, np.float64)
         near = _coordinates(_rounded(n, line), places, np.float32)
         if mode == "nearest":

@@ -6,26 +6,33 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardproof.frontends.onnx import (
+    attention,
     contract,
     control,
     convolutions,
     einsum,
     indexing,
     layout,
+    microsoft,
     norms,
     pads,
     pointwise,
     pools,
+    quantised,
     ranks,
+    recurrent,
     reductions,
     resize,
+    sampling,
     search,
+    selections,
     sequences,
     signal,
 )
 from shardproof.frontends.onnx.state import Rule
 
 _DEFAULT: Final = (
+    attention.RULES,
     contract.RULES,
     control.RULES,
     convolutions.RULES,
@@ -36,15 +43,19 @@ _DEFAULT: Final = (
     pads.RULES,
     pointwise.RULES,
     pools.RULES,
+    quantised.RULES,
+    recurrent.RULES,
     reductions.RULES,
     resize.RULES,
+    sampling.RULES,
     search.RULES,
+    selections.RULES,
     sequences.RULES,
     signal.RULES,
 )
 
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     **{("", name): rule for rules in _DEFAULT for name, rule in rules.items()},
-    **{("com.microsoft", name): rule for name, rule in ranks.RULES.items()},
+    **{(microsoft.DOMAIN, name): rule for name, rule in {**microsoft.RULES, **ranks.RULES}.items()},
 }
 """Other operators of the standard are read by the function that defines them, if there is one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from shardproof.frontends.onnx.spans import span
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
+from shardproof.frontends.spans import span
 from shardproof.ir.module import Value
 from shardproof.ir.numpy_compute import identity
 from shardproof.ir.types import DType, TensorType
@@ -30,6 +30,16 @@ def _position(kind: str) -> Rule:
     return rule
 
 
+def _hardmax(s: Lowering, n: Node) -> Value:
+    """1 at the first greatest element along a dim, else 0."""
+    x = n.operand(0)
+    dim = s.dim(n.attrs["axis"], len(x.type.shape))
+    types = (x.type, TensorType(DType.S64, ()))
+    at = s.emit_many("argreduce", (x,), types, dim=dim, kind="max")[1]
+    here = s.place(at, [d for d in range(len(x.type.shape)) if d != dim], x.type.shape)
+    return s.convert(s.compare("EQ", here, s.iota(DType.S64, x.type.shape, dim)), x.type.dtype)
+
+
 def _top_k(s: Lowering, n: Node) -> Sequence[Value]:
     """The largest or smallest elements in order; in no stated order they are an opaque function."""
     x, k = n.operand(0), s.integer(n.operand(1), "the number of elements")
@@ -37,7 +47,7 @@ def _top_k(s: Lowering, n: Node) -> Sequence[Value]:
     dim = s.dim(n.attrs["axis"], rank)
     if not n.attrs["sorted"] and k > 1:
         shape = (*x.type.shape[:dim], k, *x.type.shape[dim + 1 :])
-        return s.opaque(n, (x,), [TensorType(t, shape) for t in (x.type.dtype, DType.S64)])
+        return s.opaque(n, [TensorType(t, shape) for t in (x.type.dtype, DType.S64)])
     order = [d for d in range(rank) if d != dim] + [dim]
     back = [order.index(d) for d in range(rank)]
     moved, largest = s.transpose(x, order), n.attrs["largest"]
@@ -102,6 +112,9 @@ def _one_hot(s: Lowering, n: Node) -> Value:
     hit = s.compare("EQ", here, column)
     if known is None or known[0] < 0:
         hit = s.emit("or", hit, s.compare("EQ", s.pair("add", here, depth), column))
+    told = s.known(values)
+    if told is not None and told.tolist() == [0, 1]:
+        return s.convert(hit, values.type.dtype)
     off, on = (s.reshape(s.slice(values, 0, k, k + 1), ()) for k in range(2))
     return s.select(hit, on, off)
 
@@ -124,6 +137,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "CumProd": _running("prod"),
     "CumSum": _running("sum"),
     "Dropout": _dropout,
+    "Hardmax": _hardmax,
     "OneHot": _one_hot,
     "TopK": _top_k,
 }

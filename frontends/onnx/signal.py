@@ -35,7 +35,8 @@ def _dft(s: Lowering, n: Node) -> Value:
         s.fail(f"transforms {length} numbers")
     x = _fitted(s, x, dim, read)
     matrix = _inverse(length, onesided) if inverse else _forward(length, onesided)
-    return _transformed(s, x, dim, _real_only(s, matrix, x.type.shape[-1]))
+    found = _transformed(s, x, dim, _real_only(s, matrix, x.type.shape[-1]))
+    return s.pair("divide", found, length) if inverse else found
 
 
 def _fitted(s: Lowering, x: Value, dim: int, extent: int) -> Value:
@@ -66,14 +67,16 @@ def _forward(length: int, onesided: bool) -> Any:
 
 
 def _inverse(length: int, onesided: bool) -> Any:
-    """(time, part, frequency, part); onesided, the other frequencies are the conjugates of those given, and
-    the result has its real part only."""
+    """(time, part, frequency, part), times the length.
+
+    Onesided, the other frequencies are the conjugates of those given, and the result has a real part only.
+    """
     read = length // 2 + 1 if onesided else length
     cosine, sine = _turns(length, read, length)
     if not onesided:
-        return np.stack([np.stack([cosine, -sine], -1), np.stack([sine, cosine], -1)], 1) / length
+        return np.stack([np.stack([cosine, -sine], -1), np.stack([sine, cosine], -1)], 1)
     twice = np.where((np.arange(read) == 0) | (2 * np.arange(read) == length), 1, 2)
-    return np.stack([cosine * twice, -sine * twice], -1)[:, None] / length
+    return np.stack([cosine * twice, -sine * twice], -1)[:, None]
 
 
 def _real_only(s: Lowering, matrix: Any, parts: int) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -60,6 +61,10 @@ class Node:
         if found is None:
             raise ModuleError(f"`{self.op_type}` has no operand {position}")
         return found
+
+    def again(self, op_type: str, attributes: Mapping[str, Any]) -> Node:
+        """The same operands for a standard operator, of which the node is a variant."""
+        return replace(self, op_type=op_type, domain="", attrs=attributes, outputs=self.outputs[:1])
 
     def wants(self, position: int) -> bool:
         """Whether the result at `position` has a name."""
@@ -223,10 +228,33 @@ class Lowering(Builder):
         shape = self.common_shape(*values)
         return tuple(self.spread(v, shape) for v in values)
 
-    def opaque(self, node: Node, operands: Sequence[Value], types: Sequence[TensorType]) -> tuple[Value, ...]:
-        """A function known by the node's operator and attributes only."""
+    def opaque(self, node: Node, types: Sequence[TensorType]) -> tuple[Value, ...]:
+        """A function known by the node's operator, its attributes and which operands it has only."""
         self.warn("is kept opaque")
-        return self.emit_many("opaque", operands, types, name=opaque_name(node), free=())
+        return self.emit_many("opaque", _present(node.inputs), types, name=opaque_name(node), free=())
+
+    def custom(
+        self,
+        node: Node,
+        operands: Sequence[Value | None],
+        types: Sequence[TensorType],
+        attributes: Mapping[str, Any],
+    ) -> tuple[Value, ...]:
+        """A call by name, whose meaning the definitions of the lemma library give later.
+
+        `config` is a JSON object of the attributes; where operands are left out, `operands` in it tells which
+        of their places are taken.
+        """
+        told = {name: _spelled(name, value) for name, value in attributes.items()}
+        if None in operands:
+            told["operands"] = [at for at, v in enumerate(operands) if v is not None]
+        return self.emit_many(
+            "custom_call",
+            _present(operands),
+            types,
+            target=f"{node.domain}::{node.op_type}",
+            config=json.dumps(told, sort_keys=True) if told else "",
+        )
 
     def integer_constant(self, numbers: Sequence[int]) -> Value:
         return self.literal(np.asarray(numbers, dtype=np.int64), DType.S64)
@@ -236,12 +264,27 @@ def _no_graph(graph: Any, scope: Scope, bound: Sequence[Value]) -> tuple[Value, 
     raise ModuleError("has a graph inside, outside of a walk")
 
 
+def _present(operands: Sequence[Value | None]) -> list[Value]:
+    return [v for v in operands if v is not None]
+
+
+def _spelled(name: str, value: Any) -> Any:
+    """An attribute as JSON that tells apart any two values."""
+    if isinstance(value, tuple):
+        return [_spelled(name, v) for v in value]
+    if not isinstance(value, int | float | str):
+        raise ModuleError(f"has the attribute {name}, which has no text of its own")
+    return value
+
+
 def opaque_name(node: Node) -> str:
-    """A name that tells apart operators and attributes."""
+    """A name that tells apart operators, attributes, and which operands are left out."""
     head = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     texts = []
     for name, value in sorted(node.attrs.items()):
         if not isinstance(value, int | float | str | bytes | tuple):
             raise ModuleError(f"has the attribute {name}, which has no text of its own")
         texts.append(f"{name}={value!r}")
-    return f"{head}@{node.version}({', '.join(texts)})"
+    taken = ",".join(str(at) for at, v in enumerate(node.inputs) if v is not None)
+    places = f"[{taken}]" if None in node.inputs else ""
+    return f"{head}@{node.version}({', '.join(texts)}){places}"

@@ -70,7 +70,8 @@ class Walk:
         outer = state.name, state.location, state.op_type
         location = self._location(proto) or state.location
         state.begin(name if self.depth == 1 else f"{state.name}.{name}", location)
-        state.op_type, first = proto.op_type, state.first
+        state.op_type = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+        first = state.first
         node = self._read(proto, scope)
         try:
             found = self._apply(node)
@@ -153,11 +154,19 @@ class Walk:
             return self._call(body, node)
         return self._opaque(node)
 
-    def _opaque(self, node: Node) -> tuple[Value, ...]:
-        types = [t for t in node.declared if t is not None]
-        if len(types) != len(node.outputs):
-            self.state.fail("is not supported, and the types of its results are not known")
-        return self.state.opaque(node, [v for v in node.inputs if v is not None], types)
+    def _opaque(self, node: Node) -> Sequence[Value | None]:
+        wanted = [at for at, name in enumerate(node.outputs) if name]
+        types = [t for at in wanted if (t := node.declared[at]) is not None]
+        if len(types) != len(wanted):
+            self.state.fail("is not supported, and the types of its results are not known: add value_info")
+        if not node.domain:
+            found = self.state.opaque(node, types)
+        else:
+            places = {"results": tuple(wanted)} if len(wanted) < len(node.outputs) else {}
+            found = self.state.custom(node, node.inputs, types, {**node.attrs, **places})
+            self.state.warn("is kept opaque unless a definition of it is given")
+        results = dict(zip(wanted, found, strict=True))
+        return [results.get(at) for at in range(len(node.outputs))]
 
     def _body(self, node: Node) -> Any:
         """The function that defines a standard operator, if there is one."""

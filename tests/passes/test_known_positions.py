@@ -14,13 +14,14 @@ from random_graphs import Graph
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType, Mesh, TensorType
 from shardproof.passes.access import Expr, constant, index, scale, shift
-from shardproof.passes.arithmetic import add, select
+from shardproof.passes.arithmetic import add
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.folding import evaluate, fold_sum, grid_of, tabulated
 from shardproof.passes.logic import match, step
 from shardproof.passes.normalise import new_store
 from shardproof.passes.reduction import reduce
+from shardproof.passes.selection import select
 
 
 def values_of(store: Store, e: Expr, indices: list[int]) -> Any:

@@ -13,9 +13,10 @@ from random_sides import LemmaGraph
 
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType, Mesh, TensorType
-from shardproof.passes.arithmetic import multiply, pointwise, power, select
+from shardproof.passes.arithmetic import multiply, pointwise, power
 from shardproof.passes.folding import affine, evaluate, tabulated
 from shardproof.passes.normalise import new_store
+from shardproof.passes.selection import select
 from shardproof.solver.prove import Level
 from shardproof.solver.theory import theory
 
