@@ -1,4 +1,4 @@
-"""Tensors of a weight file (`.safetensors`, `.npz`, `.pt2`), bit by bit; no framework, no pickle."""
+"""Tensors of a weight file (`.safetensors`, `.npz`, `.pt2`, `.onnx`), bit by bit; no framework, no pickle."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ MAX_RATIO: Final = 100
 _FREE: Final = 1 << 20
 _ZIP: Final = b"PK"
 _PICKLE: Final = b"\x80"
+_ONNX: Final = b"\x08"
+"""As a safetensors file may start, too, but there a header follows the first eight bytes."""
+_HEADER: Final = b"{"
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError),
     *(SyntaxError, TokenError, RecursionError, TypeError, LookupError, OverflowError),
@@ -73,6 +76,9 @@ def read(path: Path) -> dict[str, Weight]:
             head = file.read(PREFIX)
             if head.startswith(_ZIP):
                 return _zipped(path)
+            if head.startswith(_ONNX) and file.read(1) != _HEADER:
+                return _onnx(path)
+            file.seek(len(head))
             if head.startswith(_PICKLE):
                 raise ModuleError("is a pickled checkpoint, which is never read: save it as safetensors")
             return _safetensors(path, file, head)
@@ -175,6 +181,12 @@ def _element(dtype: np.dtype[Any]) -> Element:
     if dtype.kind == "V" and dtype.itemsize in (1, 2, 4, 8):
         return Element(f"bits{8 * dtype.itemsize}", 8 * dtype.itemsize, None)
     raise ModuleError(f"has elements of {dtype}, which are not read")
+
+
+def _onnx(path: Path) -> dict[str, Weight]:
+    from shardproof.frontends.onnx.stored import stored_tensors
+
+    return stored_tensors(path.read_bytes(), path.parent)
 
 
 def _exported(path: Path) -> dict[str, Weight]:
