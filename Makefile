@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	&& { echo "$$p"; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test slow oldest torch jax jax-oldest onnx wheel lemmas lint types layers sizes check bench clean
+.PHONY: operators demo test slow oldest torch jax jax-oldest onnx wheel lemmas lint types layers sizes check bench clean
 .DEFAULT_GOAL := check
 
 .venv/.python:
@@ -81,6 +81,10 @@ jax-oldest: .venv-jax-oldest/.done  ## the same with the oldest supported JAX, b
 onnx: .venv-onnx/.done   ## the tests that need ONNX, and those of programs of several frameworks
 	.venv-onnx/bin/python -m pytest tests/frontends/test_onnx_*.py tests/test_onnx_docs.py \
 		tests/test_cross_framework_docs.py tests/examples/test_cross_framework.py
+
+operators: .venv-onnx/.done  ## docs/operators.md, from the tables of the frontends and from what their tests read
+	.venv-onnx/bin/python -m pytest -m "not slow" -p tests.operator_evidence tests/frontends
+	$(BIN)/python -m shardproof.tools.operator_page
 
 wheel: .venv/.dev        ## the wheel, in an environment with the core dependencies only
 	rm -rf build .venv-wheel

@@ -151,6 +151,7 @@ def _onnx(source: Source) -> Module:
         source.path.parent,
         ranks=source.ranks,
         constants=source.constants,
+        initializers=source.initializers,
         wrapper_files=source.wrapper_files,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from shardproof.frontends.formats import CODE, PT2, frontend_of
 from shardproof.frontends.locate import WRAPPER_FILES
-from shardproof.frontends.source import Constants, Source
+from shardproof.frontends.source import Constants, Initializers, Source
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify
@@ -27,17 +27,27 @@ def load(
     *,
     ranks: int | None = None,
     constants: Constants = _NONE,
+    initializers: Initializers = "auto",
     wrapper_files: Sequence[str] = WRAPPER_FILES,
 ) -> Module:
     """The program in `path`, of any of the formats of `shardproof.frontends.formats`; it may be gzipped.
 
     `ranks` is the number of ranks where the file doesn't tell (if it does, they must agree); `constants`
-    are numbers by name for what it leaves open; `wrapper_files` are passed over when choosing the source
+    are numbers by name for what it leaves open; `initializers` says which stored tensors of an ONNX model
+    are inputs (`Source`); `wrapper_files` are passed over when choosing the source
     line to show. What is returned has passed `shardproof.ir.verify`.
     Raises `ModuleError` with one line: the file, what was found, what to do.
     """
     with _told(str(path)):
-        return interpret(Source(path, ranks=ranks, constants=constants, wrapper_files=wrapper_files))
+        return interpret(
+            Source(
+                path,
+                ranks=ranks,
+                constants=constants,
+                initializers=initializers,
+                wrapper_files=wrapper_files,
+            )
+        )
 
 
 def interpret(source: Source) -> Module:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from shardproof.frontends.locate import WRAPPER_FILES
 from shardproof.ir.module import ModuleError
@@ -25,6 +25,7 @@ _EMPTY: Final = "is empty, a program is needed"
 _CONTROL: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f")
 
 Constants = Mapping[str, float | tuple[float, ...]]
+Initializers = Literal["auto", "inputs", "constants"]
 
 
 class Source:
@@ -33,6 +34,8 @@ class Source:
     - `path`: the file; what stands beside it may be read, too.
     - `ranks`: the number of ranks that the program is wanted for; None when the file has to tell.
     - `constants`: numbers by name, from `[constants]` of the relation file, for what the file leaves open.
+    - `initializers`: which stored tensors of an ONNX model are inputs: "auto" (those that look like weights),
+      "inputs" (all) or "constants" (none).
     - `wrapper_files`: files that are passed over when choosing the source line to show (`Locator`).
 
     Reading raises `ModuleError`. `data` takes the place of the file's own bytes.
@@ -45,11 +48,13 @@ class Source:
         data: bytes | None = None,
         ranks: int | None = None,
         constants: Constants = MappingProxyType({}),
+        initializers: Initializers = "auto",
         wrapper_files: Sequence[str] = WRAPPER_FILES,
     ) -> None:
         self.path = Path(path)
         self.ranks = ranks
         self.constants = constants
+        self.initializers = initializers
         self.wrapper_files = tuple(wrapper_files)
         self._data = data
         self._head: bytes | None = None

@@ -193,6 +193,14 @@ kept by name: it has effects, calls back into Python, communicates in a way that
 number of rounds that is not known, or has a parameter that is not. The location is where it was written.
 Nothing was compared.""",
     ),
+    "U16": Code(
+        "stored tensors do not hold what the relation says",
+        """\
+Both files store their weights, and those of the implementation are not what the layout, inferred or declared,
+makes of the reference's: another shard, another order, a transposed tensor, or weights of another model. A
+proof would speak of weights that these files do not have, so nothing was compared. Correct the files or the
+layout; with --initializers inputs the programs are compared for all weights, whatever the files hold.""",
+    ),
     "E01": Code(
         "a file cannot be read as a program",
         """\

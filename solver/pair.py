@@ -20,7 +20,8 @@ from shardproof.solver.programs import (
     read_program,
     sized,
 )
-from shardproof.solver.relation_file import Declared
+from shardproof.solver.relation_file import Declared, mentioned
+from shardproof.solver.stored_values import Stored, read_stored, related
 from shardproof.solver.verdict import Assumption
 
 
@@ -31,7 +32,8 @@ class Pair:
     `assumed` is what reading took for granted. `dumps` counts the PyTorch graphs of unknown origin, which
     leave groups and constants open and may return more than their user asked for; `torch` tells which
     programs are of PyTorch at all, `side_by_side` whether the implementation holds several ranks on one;
-    `captured` is the capture that it is of.
+    `captured` is the capture that it is of, `stored` what both files store, if they do, and `told` how that
+    relates them.
     """
 
     reference: Module
@@ -43,6 +45,8 @@ class Pair:
     torch: tuple[bool, bool] = (False, False)
     side_by_side: bool = False
     captured: Captured | None = None
+    stored: Stored | None = None
+    told: tuple[str, ...] = ()
 
 
 def read_pair(
@@ -59,8 +63,8 @@ def read_pair(
     names: list[str] = []
     own, other = opened(reference), opened(implementation)
     gaps = (
-        Gaps(declared.reference_groups or declared.groups, declared.constants),
-        Gaps(declared.groups, declared.constants),
+        Gaps(declared.reference_groups or declared.groups, declared.constants, declared.initializers),
+        Gaps(declared.groups, declared.constants, declared.initializers),
     )
     if isinstance(own, list):
         raise ModuleError("the reference is one program: several files can only be an implementation")
@@ -79,6 +83,13 @@ def read_pair(
         second = _on_mesh(second, other, meshes[1], "implementation")
     if side_by_side or isinstance(other, Captured):
         second = aligned(first, second)
+    stored = read_stored(own, other) if declared.initializers == "auto" else None
+    told: tuple[str, ...] = ()
+    if stored is not None and first.mesh.size == second.mesh.size == 1 == len(stored.ranks):
+        named = mentioned(declared.inputs, second)
+        found = related(first, second, stored.whole, stored.ranks[0], named)
+        first, second, told = found.reference, found.implementation, found.told
+        stored = stored.only(named)
     return Pair(
         first,
         second,
@@ -89,6 +100,8 @@ def read_pair(
         (gaps[0].read or isinstance(own, Captured), gaps[1].read or isinstance(other, Captured)),
         side_by_side,
         other if isinstance(other, Captured) else None,
+        stored,
+        told,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardproof.frontends.load import is_capture, load, torch_graphs
 from shardproof.frontends.locate import configured_wrapper_files
+from shardproof.frontends.source import Initializers
 from shardproof.ir.module import Guess, Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.ir.verify import verify as verify_module
@@ -34,13 +35,14 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Gaps:
-    """What PyTorch dumps leave open: `groups` and `constants` as told, and what was `assumed` of the rest.
+    """What files leave open: `groups` and `constants` as told, and what was `assumed` of the rest.
 
     `read` tells whether a program was read that may leave something open.
     """
 
     groups: Mapping[str, Groups] = field(default_factory=dict)
     constants: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
+    initializers: Initializers = "auto"
     assumed: list[Assumption] = field(default_factory=list)
     read: bool = False
 
@@ -112,7 +114,13 @@ def read_program(program: Program, ranks: int | None, gaps: Gaps | None = None) 
         return found[0]
     assert isinstance(program, str | Path)
     wrappers = configured_wrapper_files(Path.cwd())
-    module = load(program, ranks=ranks, constants=gaps.constants, wrapper_files=wrappers)
+    module = load(
+        program,
+        ranks=ranks,
+        constants=gaps.constants,
+        initializers=gaps.initializers,
+        wrapper_files=wrappers,
+    )
     _note(module.guesses, gaps)
     return module
 

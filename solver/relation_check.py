@@ -91,6 +91,19 @@ def check(
     return checker.run(own)
 
 
+def compare(
+    mesh: Mesh,
+    whole: Mapping[str, Weight],
+    held: Sequence[Mapping[str, Weight]],
+    listed: Sequence[Entry],
+) -> tuple[Failure, ...]:
+    """As `check`, of tensors that are known already: where entries are not obeyed."""
+    checker = _Checker(mesh, whole, TensorNames(whole), held, listed)
+    for entry in listed:
+        checker.entry(entry)
+    return tuple(checker.failures)
+
+
 class _Checker:
     def __init__(
         self,
@@ -114,7 +127,7 @@ class _Checker:
             if name not in named:
                 self.unchecked[name] = "no entry names it"
         for entry in self.listed:
-            self._entry(entry)
+            self.entry(entry)
         if not self.tensors and not self.failures:
             raise RelationError("the relation names no tensor of the rank files: nothing is checked")
         used = {self.names.one(n) for e in self.listed for n in mentioned(e)}
@@ -129,7 +142,7 @@ class _Checker:
             tuple(name for name in self.whole if name not in used),
         )
 
-    def _entry(self, entry: Entry) -> None:
+    def entry(self, entry: Entry) -> None:
         words = self._words(entry)
         source = self.names.one(entry.source)
         if entry.name is None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from shardproof.frontends.source import Initializers
 from shardproof.ir.module import Module
 from shardproof.ir.types import Mesh
 from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec
@@ -29,6 +30,7 @@ class Declared:
 
     `groups` and `constants` say what PyTorch dumps leave open: the ranks of process groups by name, and
     values of constants by name or pattern; those of a distributed reference are in `reference_groups`.
+    `initializers` says which stored tensors of ONNX models are inputs.
     """
 
     mesh: Mesh | None = None
@@ -42,6 +44,7 @@ class Declared:
     groups: Mapping[str, Groups] = field(default_factory=dict)
     reference_groups: Mapping[str, Groups] = field(default_factory=dict)
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    initializers: Initializers = "auto"
 
 
 TABLES: Final = (
@@ -54,7 +57,7 @@ TABLES: Final = (
     "reference_groups",
     "constants",
 )
-SECTIONS: Final = (*TABLES, "mesh", "reference_mesh", "layers")
+SECTIONS: Final = (*TABLES, "mesh", "reference_mesh", "layers", "initializers")
 
 
 def read(path: str | Path) -> Declared:
@@ -112,7 +115,15 @@ def _declared(data: Mapping[str, Any]) -> Declared:
         {k: _group(k, v) for k, v in tables["groups"].items()},
         {k: _group(k, v) for k, v in tables["reference_groups"].items()},
         {k: _constant(k, v) for k, v in tables["constants"].items()},
+        _initializers(data.get("initializers", "auto")),
     )
+
+
+def _initializers(value: Any) -> Initializers:
+    if value not in get_args(Initializers):
+        raise RelationError(f"`initializers` is one of {', '.join(get_args(Initializers))}, not `{value}`")
+    found: Initializers = value
+    return found
 
 
 def _mesh(name: str, data: Any) -> Mesh | None:
@@ -315,6 +326,12 @@ def _hit(patterns: Mapping[str, Any], names: Names, layers: int) -> int | None:
             return None
         hit.update(found)
     return len(hit)
+
+
+def mentioned(patterns: Mapping[str, Any], module: Module) -> set[str]:
+    """The inputs of a program that keys may mean, whatever the layer numbers are."""
+    inputs = _inputs(module)
+    return {name for key in patterns for name in inputs.find(_HOLE.sub("*", key))}
 
 
 def resolve(declared: Declared, reference: Module, implementation: Module) -> Relation:

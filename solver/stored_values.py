@@ -14,16 +14,23 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import permutations
 from math import prod
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from shardproof.frontends.codes import values_of
-from shardproof.frontends.weights import Weight
+from shardproof.frontends.formats import ONNX, PT2
+from shardproof.frontends.fx.stored import stored_tensors
+from shardproof.frontends.source import Source
+from shardproof.frontends.weights import Weight, read
 from shardproof.ir.evaluate import apply
 from shardproof.ir.module import Input, Module, Op, Value
 from shardproof.ir.types import Array, Mesh
 from shardproof.solver.layout import Cutter
+from shardproof.solver.relation import Relation
+from shardproof.solver.relation_check import Failure, compare
+from shardproof.solver.weight_entries import Entry, mentioned
 
 MOVES: Final = frozenset({"broadcast_in_dim", "concatenate", "reshape", "reverse", "slice", "transpose"})
 """Operators that only move elements, whatever their type."""
@@ -45,6 +52,57 @@ class Related:
     reference: Module
     implementation: Module
     told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The stored tensors of the reference, and of each rank of the implementation, by name."""
+
+    whole: Mapping[str, Weight]
+    ranks: tuple[Mapping[str, Weight], ...]
+
+    def only(self, names: Collection[str]) -> Stored:
+        """Without tensors of the implementation of other names."""
+        ranks = tuple({n: w for n, w in held.items() if n in names} for held in self.ranks)
+        return Stored(self.whole, ranks)
+
+
+def read_stored(reference: object, implementation: object) -> Stored | None:
+    """What both programs store; None unless one is an ONNX file, and all such a file or an exported program
+    of PyTorch. Raises ModuleError."""
+    ranks = implementation if isinstance(implementation, list) else [implementation]
+    programs = (reference, *ranks)
+    if not any(isinstance(p, str | Path) and ONNX.recognises(Source(Path(p))) for p in programs):
+        return None
+    stored = [_stored(p) for p in programs]
+    held = [s for s in stored if s is not None]
+    return Stored(held[0], tuple(held[1:])) if len(held) == len(programs) else None
+
+
+def _stored(program: object) -> Mapping[str, Weight] | None:
+    if not isinstance(program, str | Path):
+        return stored_tensors(program)
+    source = Source(Path(program))
+    return read(Path(program)) if ONNX.recognises(source) or PT2.recognises(source) else None
+
+
+def contradictions(stored: Stored, relation: Relation, mesh: Mesh) -> tuple[Failure, ...]:
+    """Where stored tensors of the implementation do not hold what their layouts make of the reference's."""
+    listed = []
+    for name, spec in relation.inputs.items():
+        entry = Entry(name, name, spec, relation.sources.get(name, name))
+        if all(name in held for held in stored.ranks) and stored.whole.keys() >= {*mentioned(entry)}:
+            listed.append(entry)
+    return compare(mesh, stored.whole, stored.ranks, listed)
+
+
+def difference(failure: Failure) -> str:
+    """The first difference in words."""
+    if failure.element is None or failure.values is None:
+        return f"found {failure.found}"
+    at = ",".join(map(str, failure.element))
+    wanted, found = failure.values
+    return f"{failure.differing} elements differ, [{at}] is {found} and should be {wanted}"
 
 
 def related(
@@ -149,7 +207,7 @@ class _Work:
             if reshaped is not None:
                 self._make(name, _reshaped(self._one(reshaped), weight.shape), "reshape", reshaped)
             elif key in moved:
-                self._make(name, self._copied(moved[key]), f"`{moved[key].name}`", ())
+                self._make(name, self._copied(moved[key]), f"the reference's value `{moved[key].name}`", ())
             else:
                 turned = self._turned() if turned is None else turned
                 self._side_by_side(name, weight, codes, turned)
@@ -178,22 +236,18 @@ class _Work:
         return found
 
     def _copied(self, target: Value) -> Make:
-        """The operators of the reference that make a value."""
-        makers = {v: op for op in self.reference.ops for v in op.results}
-        names = {i.value: i.name for i in self.reference.inputs}
+        """The operators of the reference that make a value of stored tensors."""
+        wanted, chain = {target}, []
+        for op in reversed(self.reference.ops):
+            if op.opcode in MOVES and op.result in wanted:
+                wanted.update(op.operands)
+                chain.append(op)
+        names = {i.value: i.name for i in self.reference.inputs if i.value in wanted}
+        self.used.update(self._one([n]) for n in names.values())
 
         def make(cutter: Cutter, find: Callable[[str], Value]) -> Value:
-            chain, pending = [], [target]
-            while pending:
-                op = makers.get(pending.pop())
-                if op is not None and op not in chain:
-                    chain.append(op)
-                    pending += op.operands
-            values: dict[Value, Value] = {}
-            for op in sorted(chain, key=self.reference.ops.index):
-                for v in op.operands:
-                    if v not in values:
-                        values[v] = find(names[v])
+            values = {v: find(n) for v, n in names.items()}
+            for op in reversed(chain):
                 operands = tuple(values[v] for v in op.operands)
                 values[op.result] = cutter.op(op.opcode, operands, op.result.type, **op.attrs)
             return values[target]
@@ -311,7 +365,7 @@ def _joined(parts: Sequence[tuple[str, tuple[int, ...]]], dim: int) -> Make:
 def _pieces(
     element: str, codes: Array, dim: int, turned: Mapping[Key, tuple[list[str], tuple[int, ...]]]
 ) -> list[tuple[list[str], tuple[int, ...]]] | None:
-    """The tensors that lie side by side along `dim`, the shortest that fits first; None when there is a gap."""
+    """The tensors that lie side by side along `dim`, the shortest that fits first; None if there is a gap."""
     shape = codes.shape
 
     def others(extents: tuple[int, ...]) -> tuple[int, ...]:

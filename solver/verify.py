@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from shardproof.frontends.source import Initializers
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.passes.fold_ranks import Divergent
 from shardproof.passes.roll import rolled
@@ -50,6 +51,7 @@ from shardproof.solver.randomness import with_draws
 from shardproof.solver.refute import Replayed, replay
 from shardproof.solver.relation import PER_RANK, Relation, compose
 from shardproof.solver.run import Check, Progress, unknown
+from shardproof.solver.stored_values import contradictions, difference
 from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Place, Result, Verdict
 
 LARGE: Final = 1_500
@@ -89,6 +91,7 @@ def verify(
     certificate: str | Path | None = None,
     goals: str | Path | None = None,
     layers: bool = True,
+    initializers: Initializers | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Whether `implementation` computes what `reference` does, on every rank, over the reals.
@@ -101,8 +104,9 @@ def verify(
     names implementation values that are taken to be right; `lemmas` are files with lemmas and definitions
     beyond the library (docs/lemmas.md). `certificate` is where a `verified` writes its certificate, `goals`
     the folder where an `unknown` writes what is left to prove as lemmas. With `layers` equal layers of large
-    programs are proved as one loop. Raises ModuleError for files that
-    can't be read, RelationError for relations that don't fit.
+    programs are proved as one loop. `initializers` says which stored tensors of ONNX models are inputs, that
+    is any values: those that look like weights ("auto"), all ("inputs") or none ("constants"). Raises
+    ModuleError for files that can't be read, RelationError for relations that don't fit.
     """
     if outputs not in ("natural", "any"):
         raise ModuleError(f"outputs is `natural` or `any`, not `{outputs}`")
@@ -112,6 +116,8 @@ def verify(
     check.certificate, check.goals, check.layers = certificate, goals, layers
     check.phase("read", 0.0)
     declared = relation_file.told(relation)
+    if initializers is not None:
+        declared = replace(declared, initializers=initializers)
     try:
         pair = read_pair(
             reference, implementation, declared, (declared.reference_mesh, mesh_of(mesh) or declared.mesh)
@@ -134,7 +140,10 @@ def verify(
         named = {relations.sources.get("output " + name, name) for name in relations.outputs}
         first = checked_only(first, named)
     inferred = infer(first, second, relations, pair.captured.data if pair.captured is not None else ())
+    wrong = contradicted(check, pair, inferred, first, second)
     check.done("relation")
+    if wrong is not None:
+        return wrong
     try:
         small = len(second.ops) * second.mesh.size <= EARLY
 
@@ -155,10 +164,37 @@ def verify(
     if told and not pair.dumps:
         idle = f"sections {', '.join(told)} of the relation are not used: the programs state their own"
         result = replace(result, findings=(*(result.findings or ()), idle))
+    if pair.told:
+        result = replace(result, findings=(*(result.findings or ()), *pair.told))
     if any(pair.torch):
         own = [m for m, torch in zip((first, second), pair.torch, strict=True) if not torch]
         result = by_node(result, _named(first, second) | _values(*own))
     return replace(result, mesh=str(second.mesh) if second.mesh.size > 1 else "")
+
+
+def contradicted(
+    check: Check, pair: Pair, inferred: Inferred, reference: Module, implementation: Module
+) -> Result | None:
+    """The verdict where the files' stored tensors do not hold what the relation says of them."""
+    if pair.stored is None or inferred.gaps or reference.mesh.size > 1:
+        return None
+    wrong = contradictions(pair.stored, inferred.relation, implementation.mesh)
+    if not wrong:
+        return None
+    first, count = wrong[0], len({f.name for f in wrong})
+    text = f"rank {first.rank}'s" if implementation.mesh.size > 1 else "the implementation's"
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return unknown(
+        check,
+        "U16",
+        f"{text} `{first.name}` does not hold {first.expected}{more}: {first.cause or difference(first)}",
+        blocked=tuple(Blocked(n) for n in dict.fromkeys(f.name for f in wrong)),
+        outputs=tuple(OutputVerdict(o.name, "not checked", Verdict.UNKNOWN) for o in reference.outputs),
+        help=(
+            "correct the file or declare the layout; to compare the programs for all weights, whatever the "
+            "files hold, pass --initializers inputs",
+        ),
+    )
 
 
 def _apart(

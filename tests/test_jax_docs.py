@@ -8,11 +8,12 @@ import runpy
 from pathlib import Path
 
 import pytest
+from tests.pages import page, words
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "jax.md").read_text(encoding="utf-8")
+TEXT = page("jax.md")
 SCRIPTS = {
     name: (code, shown)
     for name, code, shown in re.findall(
@@ -36,7 +37,7 @@ def test_script_prints_what_is_shown(
     (tmp_path / name).write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(tmp_path / name), run_name="__main__")
-    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    printed = [words(line) for line in capsys.readouterr().out.splitlines()]
     for line in shown.splitlines():
-        wanted = " ".join(line.replace(name, str(tmp_path / name)).split())
+        wanted = words(line.replace(name, str(tmp_path / name)))
         assert any(p.startswith(wanted) for p in printed), (wanted, printed)

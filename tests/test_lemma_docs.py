@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.pages import blocks, check_commands, page, write_files
 
 from shardproof.lemmas.check import check as check_all
 from shardproof.lemmas.errors import LemmaError
@@ -14,16 +15,10 @@ from shardproof.lemmas.parse import parse
 from shardproof.lemmas.printer import show
 from shardproof.lemmas.sources import shipped
 from shardproof.lemmas.typing import check
-from shardproof.tools.command_line import run
-from shardproof.tools.lemma_page import page
+from shardproof.tools.lemma_page import page as library_page
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-TEXT = (DOCS / "lemmas.md").read_text(encoding="utf-8")
-LIBRARY = (DOCS / "lemma-library.md").read_text(encoding="utf-8")
-
-
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+TEXT = page("lemmas.md")
+LIBRARY = page("lemma-library.md")
 
 
 @pytest.fixture
@@ -31,40 +26,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with every file of the page, the current directory of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     work = tmp_path / "work"
-    work.mkdir()
-    found = re.findall(r"^`([\w.]+)`:\n\n```[\w ]*\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) >= 8
-    for name, text in found:
-        (work / name).write_text(text, encoding="utf-8")
+    assert len(write_files(TEXT, work)) >= 8
     monkeypatch.chdir(work)
     return work
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_commands_print_what_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = 0
-    for block in blocks("console"):
-        for part in block.split("$ shardproof ")[1:]:
-            command, _, shown = part.partition("\n")
-            run(command.split())
-            printed = [words(line) for line in capsys.readouterr().out.splitlines()]
-            for line in shown.splitlines():
-                assert any(p.startswith(words(line)) for p in printed), (command, line, printed)
-            commands += 1
-    assert commands >= 8
+    assert check_commands(TEXT, capsys) >= 8
 
 
-@pytest.mark.parametrize("text", blocks("lemma"))
+@pytest.mark.parametrize("text", blocks(TEXT, "lemma"))
 def test_statements_are_accepted(text: str) -> None:
     for statement in parse(text, "a.lemma"):
         (found,) = check_all([check(statement)], prove=False)
         assert found.status in ("tested", "defined"), found
 
 
-@pytest.mark.parametrize("text", blocks("lemma (?:rejected|false)"))
+@pytest.mark.parametrize("text", blocks(TEXT, "lemma (?:rejected|false)"))
 def test_statements_are_rejected(text: str) -> None:
     try:
         statements = [check(s) for s in parse(text, "a.lemma")]
@@ -79,7 +57,7 @@ def test_every_rule_is_told() -> None:
 
 
 def test_the_page_of_the_library_is_up_to_date() -> None:
-    assert page() == LIBRARY, "write it again with `python -m shardproof.tools.lemma_page`"
+    assert library_page() == LIBRARY, "write it again with `python -m shardproof.tools.lemma_page`"
 
 
 def test_the_page_has_every_statement() -> None:

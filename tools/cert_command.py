@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +16,8 @@ from shardproof.tools.options import (
     Format,
     FormatOption,
     ImplementationArgument,
+    Initializers,
+    InitializersOption,
     LemmasOption,
     OutputOption,
     ReferenceArgument,
@@ -51,6 +54,7 @@ def check(
         typer.Option(metavar="FILE", help="The relation file, for groups and constants of PyTorch dumps."),
     ] = None,
     lemmas: LemmasOption = None,
+    initializers: InitializersOption = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
     verbose: VerboseOption = False,
@@ -71,7 +75,7 @@ def check(
             certificate = from_bytes(content)
             if claim is not None and certificate.stated != claim:
                 raise CertificateError(f"the certificate is for the claim {certificate.stated}")
-            shown = replayed(certificate, reference, implementation, lemmas or [], relation)
+            shown = replayed(certificate, reference, implementation, lemmas or [], relation, initializers)
         except CertificateError as error:
             answer = {"version": __version__, "valid": False, "reason": str(error)}
             text = f"rejected: {error}\n"
@@ -92,6 +96,7 @@ def replayed(
     implementation: Sequence[Path],
     lemmas: Sequence[Path],
     relation: Path | None = None,
+    initializers: Initializers | None = None,
 ) -> Claim:
     """What a certificate proves of these files. Raises CertificateError, or ModuleError for the files."""
     from shardproof.ir.module import ModuleError
@@ -109,6 +114,8 @@ def replayed(
     from shardproof.solver.statuses import statuses_of
 
     told = Declared() if relation is None else read(relation)
+    if initializers is not None:
+        told = replace(told, initializers=initializers.value)
     own, other = certificate.claim.meshes
     apart = False
     try:

@@ -22,6 +22,7 @@ from shardproof.tools.options import (
     FormatOption,
     GoalsOption,
     ImplementationArgument,
+    InitializersOption,
     LemmasOption,
     OutputOption,
     ReferenceArgument,
@@ -95,6 +96,7 @@ def verify(
     lemmas: LemmasOption = None,
     certificate: CertificateOption = None,
     goals: GoalsOption = None,
+    initializers: InitializersOption = None,
     format: FormatOption = Format.TEXT,
     output: OutputOption = None,
     timeout: TimeoutOption = None,
@@ -132,6 +134,7 @@ def verify(
                 lemmas=tuple(lemmas or ()),
                 certificate=certificate,
                 goals=goals,
+                initializers=None if initializers is None else initializers.value,
                 progress=bar.report,
             )
         return answered(result, format, output, verbose=verbose)

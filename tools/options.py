@@ -53,6 +53,23 @@ TimeoutOption = Annotated[
 ]
 
 
+class Initializers(StrEnum):
+    """Which stored tensors of ONNX models are inputs."""
+
+    AUTO = "auto"
+    INPUTS = "inputs"
+    CONSTANTS = "constants"
+
+
+InitializersOption = Annotated[
+    Initializers | None,
+    typer.Option(
+        "--initializers",
+        help="Stored tensors of ONNX models that are inputs, so any values: weights (auto), all, or none.",
+    ),
+]
+
+
 ReferenceArgument = Annotated[
     Path,
     typer.Argument(metavar="REFERENCE", help="The program that is right: a file, or a capture's folder."),

@@ -84,7 +84,7 @@ _OPAQUE: Final = (
     "select-and-scatter",
     "triangular-solve",
 )
-_REFUSED: Final = {
+REFUSED: Final = {
     "infeed": "reads from the host",
     "outfeed": "writes to the host",
     "send": "sends to another program",
@@ -364,7 +364,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **{name: _simple(opcode, count) for name, (opcode, count) in ELEMENTWISE.items()},
     **dict.fromkeys(_OPAQUE_ELEMENTWISE, _opaque_elementwise),
     **dict.fromkeys(_OPAQUE, opaque),
-    **{name: _refused(reason) for name, reason in _REFUSED.items()},
+    **{name: _refused(reason) for name, reason in REFUSED.items()},
     **collective_rules.RULES,
     **control_rules.RULES,
     **reduce_rules.RULES,

@@ -18,12 +18,13 @@ NODES: Final = 256
 
 def _if(s: Lowering, n: Node) -> Sequence[Value]:
     """The branch that is known to be taken, else a choice among the results of both."""
+    branches = n.attrs["then_branch"], n.attrs["else_branch"]
     which = s.reshape(n.operand(0), ())
     known = s.known(which)
     if known is not None:
-        return s.graph(n.attrs["then_branch" if bool(known) else "else_branch"], n.scope, ())
+        return s.graph(branches[not known], n.scope, ())
     before = len(s.ops)
-    results = [s.graph(n.attrs[name], n.scope, ()) for name in ("then_branch", "else_branch")]
+    results = [s.graph(branch, n.scope, ()) for branch in branches]
     if communicates(s.ops[before:]):
         s.fail("has a collective in a branch that depends on the data: ranks may take different branches")
     for x, y in zip(*results, strict=True):
@@ -48,7 +49,7 @@ def _loop(s: Lowering, n: Node) -> Sequence[Value]:
             return found
     if length == 0:
         return _whole(s, n, 0, carried)
-    return _written_out(s, n, length, carried, until=going is not None or length is None)
+    return _written_out(s, n, length, carried, conditional=going is not None)
 
 
 def _round(
@@ -65,7 +66,7 @@ def _whole(s: Lowering, n: Node, length: int, carried: Sequence[Value]) -> list[
 
     def step(state: Sequence[Value], rows: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Value]]:
         goes_on, new, out = _round(s, n, state, rows[0])
-        if not bool(s.array(goes_on, "whether it goes on")):
+        if length and not bool(s.array(goes_on, "whether it goes on")):
             raise NeedsValue(s.about("ends before its last round"), ())
         return new, out
 
@@ -86,9 +87,12 @@ def _alike(s: Lowering, n: Node, length: int, carried: Sequence[Value]) -> list[
 
 
 def _written_out(
-    s: Lowering, n: Node, length: int | None, carried: Sequence[Value], *, until: bool
+    s: Lowering, n: Node, length: int | None, carried: Sequence[Value], *, conditional: bool
 ) -> list[Value]:
-    """Round after round, the number of the round known in each, up to the first that ends it."""
+    """Round after round, the number of the round known in each, up to the first that ends it.
+
+    A loop without a condition at its start must not end by one: the standard ignores it, runtimes do not.
+    """
     if length is not None and length > ROUNDS:
         s.fail(f"has {length} rounds that are not alike, at most {ROUNDS} are read")
     state: Sequence[Value] = carried
@@ -96,7 +100,9 @@ def _written_out(
     for k in range(ROUNDS if length is None else length):
         goes_on, state, out = _round(s, n, state, s.literal(k, DType.S64))
         rows.append(out)
-        if not bool(s.array(goes_on, "whether it goes on")):
+        if k + 1 != length and not bool(s.array(goes_on, "whether it goes on")):
+            if not conditional:
+                s.fail("is given no condition, and a round ends it: give it a condition that is true")
             break
     else:
         if length is None:
@@ -106,8 +112,6 @@ def _written_out(
 
 def _scan(s: Lowering, n: Node) -> Sequence[Value]:
     """Rounds over slices of the last operands, each along its axis and in its direction."""
-    if n.version < 9:
-        s.fail("is a Scan of opset 8, whose operands have a batch dim: convert the model to opset 9 or later")
     body, count = n.attrs["body"], n.attrs["num_scan_inputs"]
     given = [n.operand(k) for k in range(len(n.inputs))]
     carried, whole = given[: len(given) - count], given[len(given) - count :]

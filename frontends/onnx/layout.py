@@ -180,10 +180,44 @@ def _trilu(s: Lowering, n: Node) -> Value:
     return s.select(s.compare(direction, s.pair("add", rows, shift), columns), x, s.like(x, 0))
 
 
+def _depth_to_space(s: Lowering, n: Node) -> Value:
+    """Channels to blocks of pixels: the place in the block is the slower part of the channel, or with CRD the
+    faster one."""
+    x, block = n.operand(0), n.attrs["blocksize"]
+    batch, depth, rows, columns = _image(s, x)
+    mode = n.attrs["mode"]
+    if mode not in ("DCR", "CRD") or block < 1 or depth % (block * block):
+        s.fail(f"makes blocks of {block} out of {x.type} in the mode {mode!r}")
+    inner = depth // (block * block)
+    split = (block, block, inner) if mode == "DCR" else (inner, block, block)
+    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    apart = s.reshape(x, (batch, *split, rows, columns))
+    return s.reshape(s.transpose(apart, order), (batch, inner, rows * block, columns * block))
+
+
+def _space_to_depth(s: Lowering, n: Node) -> Value:
+    """Blocks of pixels to channels, the inverse."""
+    x, block = n.operand(0), n.attrs["blocksize"]
+    batch, depth, rows, columns = _image(s, x)
+    mode = n.attrs.get("mode", "DCR")
+    if mode not in ("DCR", "CRD") or block < 1 or rows % block or columns % block:
+        s.fail(f"takes blocks of {block} out of {x.type} in the mode {mode!r}")
+    apart = s.reshape(x, (batch, depth, rows // block, block, columns // block, block))
+    turned = s.transpose(apart, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return s.reshape(turned, (batch, depth * block * block, rows // block, columns // block))
+
+
+def _image(s: Lowering, x: Value) -> tuple[int, ...]:
+    if len(x.type.shape) != 4:
+        s.fail(f"reads {x.type} as an image, which has 4 dims")
+    return x.type.shape
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "Concat": _concat,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
+    "DepthToSpace": _depth_to_space,
     "Expand": _expand,
     "EyeLike": _eye_like,
     "Flatten": _flatten,
@@ -192,6 +226,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Shape": _shape,
     "Size": _size,
     "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.frontends.onnx.elements import DTYPES
 from shardproof.frontends.onnx.read import read_model
-from shardproof.frontends.onnx.state import Initializers, Items, Lowering
+from shardproof.frontends.onnx.state import Items, Lowering, NeedsValue
 from shardproof.frontends.onnx.walk import Walk
+from shardproof.frontends.source import Initializers
 from shardproof.ir.build import KNOWN_SIZE
 from shardproof.ir.module import Module, ModuleError, Output, Value
 from shardproof.ir.types import TensorType
@@ -54,10 +56,25 @@ def lower(
     """The IR of a checked ModelProto (`read_model`), which each of `ranks` ranks runs.
 
     Inputs are the graph's, then the stored tensors that count as weights (`initializers`: "auto" takes reals
-    of two elements and more, "inputs" all, "constants" none). `constants` gives symbolic sizes and inputs
-    their values, by name. Raises ModuleError: what, where, what to do.
+    of two elements and more, "inputs" all, "constants" none); a stored tensor that shapes or the like are
+    computed from is a constant. `constants` gives symbolic sizes and inputs their values, by name. Raises
+    ModuleError: what, where, what to do.
     """
-    state = Lowering(ranks, constants or {}, initializers, str(folder))
+    needed: frozenset[str] = frozenset()
+    while True:
+        state = Lowering(ranks, constants or {}, initializers, str(folder))
+        try:
+            return _program(model, state, Locator(wrapper_files), needed)
+        except NeedsValue as error:
+            stored = {t.name for t in model.graph.initializer}
+            more = stored.intersection(error.inputs) - needed
+            if not more:
+                raise
+            needed |= more
+
+
+def _program(model: Any, state: Lowering, locator: Locator, needed: AbstractSet[str]) -> Module:
+    """The program whose stored tensors `needed` are constants in any case."""
     state.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     state.functions = {
         ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
@@ -69,8 +86,10 @@ def lower(
         state.claim(name)
     scope: dict[str, Value | Items] = {}
     scope |= {i.name: state.input(i.name, state.type_of(i.type, f"input `{i.name}`")) for i in graph.input}
-    scope |= {n: state.initializer(t) for n, t in stored.items() if n not in scope}
-    walk = Walk(state, Locator(wrapper_files), _inferred(model, state))
+    for name, tensor in stored.items():
+        if name not in scope:
+            scope[name] = state.stored(tensor) if name in needed else state.initializer(tensor)
+    walk = Walk(state, locator, _inferred(model, state))
     walk.nodes(graph.node, scope)
     return Module(
         name=graph.name,
@@ -106,7 +125,8 @@ def _inferred(model: Any, state: Lowering) -> dict[str, TensorType]:
                 dim.dim_value = size
     own = {i.name for i in model.graph.input}
     for item in model.graph.input:
-        shape, number = state.type_of(item.type, f"input `{item.name}`").shape, item.type.tensor_type.elem_type
+        shape = state.type_of(item.type, f"input `{item.name}`").shape
+        number = item.type.tensor_type.elem_type
         graph.input.append(onnx.helper.make_tensor_value_info(item.name, number, shape))
     for tensor in model.graph.initializer:
         if prod(tensor.dims) <= KNOWN_SIZE and tensor.data_location != tensor.EXTERNAL:

@@ -25,10 +25,11 @@ RENAMED: Final = frozenset({"SimplifiedLayerNormalization"})
 
 def attributes(s: Lowering, n: Node, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a node, which must be among those with a default; the onnx package knows none."""
-    other = set(n.attrs) - set(defaults)
+    given = n.attrs.whole()
+    other = set(given) - set(defaults)
     if other:
         s.fail(f"has the attribute {min(other)}; {', '.join(defaults) or 'none'} are known")
-    return {**defaults, **n.attrs}
+    return {**defaults, **given}
 
 
 def _elementwise(**defaults: float) -> Rule:

@@ -1,4 +1,4 @@
-"""Normalisation over batches, channels and vectors."""
+"""Normalisation over batches, channels and vectors, and softmax."""
 
 from __future__ import annotations
 
@@ -100,10 +100,30 @@ def _vector(s: Lowering, n: Node) -> Value:
     return s.select(s.compare("EQ", size, 0), s.like(x, 0), s.pair("divide", x, size))
 
 
+def _softmax(s: Lowering, n: Node) -> Value:
+    """By the text of the standard; the function body there subtracts the largest first."""
+    x = n.operand(0)
+    powers = s.emit("exponential", x)
+    return s.pair("divide", powers, s.reduce(powers, _one_dim(s, n, x), "sum", keepdim=True))
+
+
+def _log_softmax(s: Lowering, n: Node) -> Value:
+    x = n.operand(0)
+    total = s.reduce(s.emit("exponential", x), _one_dim(s, n, x), "sum", keepdim=True)
+    return s.pair("subtract", x, s.emit("log", total))
+
+
+def _one_dim(s: Lowering, n: Node, x: Value) -> tuple[int, ...]:
+    rank = len(x.type.shape)
+    return (s.dim(n.attrs["axis"], rank),) if rank else ()
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "BatchNormalization": _batch,
     "InstanceNormalization": _instance,
     "LRN": _across_channels,
     "LayerNormalization": _layer,
+    "LogSoftmax": _log_softmax,
     "LpNormalization": _vector,
+    "Softmax": _softmax,
 }

@@ -103,8 +103,18 @@ def _pad(s: Lowering, n: Node) -> Value:
         s.fail(f"pads in the mode {mode!r}, known are constant, {', '.join(_MODES)}")
     for d in range(rank):
         if low[d] or high[d]:
-            x = taken(s, x, d, _positions(s, x.type.shape[d], low[d], high[d], mode))
+            x = _continued(s, x, d, low[d], high[d], mode)
     return x
+
+
+def _continued(s: Lowering, x: Value, dim: int, low: int, high: int, mode: str) -> Value:
+    """`x` between elements of its own."""
+    extent = x.type.shape[dim]
+    at = _positions(s, extent, low, high, mode)
+    ends = [max(low, 0), len(at) - max(high, 0)]
+    parts = [at[: ends[0]], at[ends[0] : ends[1]], at[ends[1] :]]
+    found = [taken(s, x, dim, part) for part in parts if part]
+    return found[0] if len(found) == 1 else s.emit("concatenate", *found, dim=dim)
 
 
 def _positions(s: Lowering, extent: int, low: int, high: int, mode: str) -> Sequence[int]:

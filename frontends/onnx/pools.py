@@ -35,7 +35,10 @@ def pooled(s: Lowering, x: Value, w: Windows, kind: str) -> Value:
 
 def _pool_windows(s: Lowering, n: Node) -> tuple[Value, Windows]:
     x = n.operand(0)
-    return x, windows(s, n, spatial(s, x), tuple(n.attrs["kernel_shape"]))
+    w = windows(s, n, spatial(s, x), tuple(n.attrs["kernel_shape"]))
+    if n.attrs["auto_pad"].startswith("SAME") and max(w.dilations) > 1:
+        s.fail("pads a pool with dilations by itself, of which implementations differ: give pads")
+    return x, w
 
 
 def _max_pool(s: Lowering, n: Node) -> Sequence[Value | None]:

@@ -63,7 +63,7 @@ def _all_to_all(s: Lowering, n: Node) -> Value:
 
 
 def _known(s: Lowering, n: Node, *names: str) -> None:
-    other = set(n.attrs) - set(names)
+    other = set(n.attrs.whole()) - set(names)
     if other:
         s.fail(f"has the attribute {min(other)}, {' and '.join(names)} are known")
 

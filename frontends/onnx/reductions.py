@@ -14,24 +14,25 @@ def dims_of(s: Lowering, n: Node) -> tuple[int, ...] | None:
     """The dims that a reduction goes over, by attribute or operand; None when it is to do nothing."""
     axes, rank = n.given(1), len(n.operand(0).type.shape)
     told = n.attrs.get("axes") if axes is None else s.integers(axes, "the axes")
-    if not told and n.attrs.get("noop_with_empty_axes", 0):
+    nothing = n.attrs.get("noop_with_empty_axes", 0)
+    if not told and nothing:
         return None
     return s.dims(told or None, rank)
 
 
 def _reduce(kind: str) -> Rule:
     def rule(s: Lowering, n: Node) -> Value:
-        dims, x = dims_of(s, n), n.operand(0)
-        return x if dims is None else s.reduce(x, dims, kind, keepdim=bool(n.attrs["keepdims"]))
+        dims, x, keepdim = dims_of(s, n), n.operand(0), bool(n.attrs["keepdims"])
+        return x if dims is None else s.reduce(x, dims, kind, keepdim=keepdim)
 
     return rule
 
 
 def _mean(s: Lowering, n: Node) -> Value:
-    dims, x = dims_of(s, n), n.operand(0)
+    dims, x, keepdim = dims_of(s, n), n.operand(0), bool(n.attrs["keepdims"])
     if dims is None:
         return x
-    total = s.reduce(x, dims, "sum", keepdim=bool(n.attrs["keepdims"]))
+    total = s.reduce(x, dims, "sum", keepdim=keepdim)
     return s.pair("divide", total, prod(x.type.shape[d] for d in dims))
 
 

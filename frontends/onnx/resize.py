@@ -26,6 +26,8 @@ _PLACES: Final = (
 )
 _ALIGNED: Final = ("align_corners", "tf_crop_and_resize")
 """Coordinates that depend on the new extent; the reference evaluator takes the one not yet rounded."""
+_ROUNDING: Final = 1e-6
+"""Relative error of an extent that follows from a scale of single precision."""
 _SINGLE: Final = ("pytorch_half_pixel",)
 """Coordinates that depend on whether there is one new element only."""
 
@@ -95,8 +97,11 @@ def _lines(s: Lowering, n: Node, x: Value) -> list[Line]:
     named = n.attrs.get("axes") or tuple(range(rank))
     dims = [s.dim(d, rank) for d in named]
     roi = [(0.0, 1.0)] * rank
+    region = n.given(1)
     if n.attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
-        told = s.array(n.operand(1), "the region").reshape(-1).astype(np.float64)
+        if region is None:
+            s.fail("crops to a region that is left out")
+        told = s.array(region, "the region").reshape(-1).astype(np.float64)
         if len(told) != 2 * len(dims):
             s.fail(f"has a region of {len(told)} numbers for {len(dims)} dims")
         for at, d in enumerate(dims):
@@ -122,20 +127,22 @@ def _scales(
             floor(single(m) * (single(end) - single(start)) * single(f))
             for m, f, (start, end) in zip(extents, told, roi, strict=True)
         ]
-        return [(count, m * float(f), float(f)) for count, m, f in zip(counts, extents, told, strict=True)]
+        widths = [m * float(f) for m, f in zip(extents, told, strict=True)]
+        widths = [c if abs(w - c) < _ROUNDING * w else w for c, w in zip(counts, widths, strict=True)]
+        return list(zip(counts, widths, (float(f) for f in told), strict=True))
     if sizes is None:
         s.fail("has neither scales nor sizes")
     wanted = s.integers(sizes, "the sizes")
     if len(wanted) != len(extents) or min(extents, default=1) < 1:
         s.fail(f"resizes dims of {list(extents)} elements to {list(wanted)}")
     policy = n.attrs.get("keep_aspect_ratio_policy", "stretch")
-    factors = [Fraction(count, m) for count, m in zip(wanted, extents, strict=True)]
+    ratios = [Fraction(count, m) for count, m in zip(wanted, extents, strict=True)]
     if policy in ("not_larger", "not_smaller"):
-        factors = [min(factors) if policy == "not_larger" else max(factors)] * len(factors)
+        ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
     elif policy != "stretch":
         s.fail(f"keeps the aspect ratio by {policy!r}, which is not known")
-    widths = [scale * m for scale, m in zip(factors, extents, strict=True)]
-    return [(floor(w + Fraction(1, 2)), float(w), float(f)) for w, f in zip(widths, factors, strict=True)]
+    exact = [ratio * m for ratio, m in zip(ratios, extents, strict=True)]
+    return [(floor(w + Fraction(1, 2)), float(w), float(r)) for w, r in zip(exact, ratios, strict=True)]
 
 
 def _coordinates(line: Line, places: str, precision: Any) -> Any:

@@ -27,7 +27,7 @@ def _construct(s: Lowering, n: Node) -> Items:
 def _split(s: Lowering, n: Node) -> Items:
     """Parts of the extents that `split` lists, or of one extent, the last of which may be less; else of 1."""
     x, told = n.operand(0), n.given(1)
-    dim = s.dim(n.attrs["axis"], len(x.type.shape))
+    dim, keepdims = s.dim(n.attrs["axis"], len(x.type.shape)), n.attrs["keepdims"]
     extent = x.type.shape[dim]
     sizes = s.integers(told, "the sizes") if told is not None else (1,)
     if told is None or not told.type.shape:
@@ -39,7 +39,7 @@ def _split(s: Lowering, n: Node) -> Items:
         s.fail(f"splits {x.type} along dim {dim} into {list(sizes)}")
     ends = accumulate(sizes)
     parts = [s.slice(x, dim, end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    if told is None and not n.attrs["keepdims"]:
+    if told is None and not keepdims:
         rest = [m for d, m in enumerate(x.type.shape) if d != dim]
         parts = [s.reshape(p, rest) for p in parts]
     return Items(tuple(parts))

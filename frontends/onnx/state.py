@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
 from shardproof.frontends.onnx.elements import array_of, dtype_of
+from shardproof.frontends.source import Initializers
 from shardproof.ir.build import Builder
 from shardproof.ir.module import Guess, Input, ModuleError, Value
 from shardproof.ir.types import Array, DType, Mesh, TensorType
@@ -26,23 +27,53 @@ Rule: TypeAlias = "Callable[[Lowering, Node], Value | Items | Sequence[Value | N
 """Gives the results of a node in order; None for one that nothing reads."""
 Scope = Mapping[str, Value | Items]
 """The values that nodes of a graph may read, by name."""
-Initializers = Literal["auto", "inputs", "constants"]
 MAX_ELEMENTS: Final = 2**48
 """Of a graph input."""
+IDLE: Final = frozenset({"hidden_size", "seed", "stash_type"})
+"""Attributes that a rule need not read: an extent that the weights have, the seed of draws that are any
+draws, and the precision with which something is computed."""
 _WEIGHT_SIZE = 2
 """Reals with fewer elements are numbers of the program and no weights, unless asked otherwise."""
+
+
+class Attributes(dict[str, Any]):
+    """Attributes by name, which remember the names that were asked for."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def whole(self) -> dict[str, Any]:
+        """All attributes, as for an operator that is kept opaque."""
+        self.asked.update(self)
+        return dict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node: its operator at `version` of its domain, operands (None where left out), attributes with the
-    defaults of the operator's schema, and the names of its results ("" for one that is not wanted)."""
+    defaults of the operator's schema, and the names of its results ("" for one that is not wanted).
+
+    It keeps account of what a rule asks for: a rule that passes over an operand or an attribute that the
+    model sets would read another operator (`unread`)."""
 
     op_type: str
     domain: str
     version: int
-    inputs: tuple[Value | None, ...]
-    attrs: Mapping[str, Any]
+    values: tuple[Value | None, ...]
+    attrs: Attributes
     outputs: tuple[str, ...]
     scope: Scope = field(repr=False)
     proto: Any = field(repr=False)
@@ -50,10 +81,28 @@ class Node:
     declared: tuple[TensorType | None, ...] = ()
     items: Items | None = None
     """Operand 0 of an operator that takes a sequence there; `inputs` has None in its place."""
+    asked: set[int] = field(default_factory=set, repr=False)
+
+    @property
+    def inputs(self) -> tuple[Value | None, ...]:
+        """All operands, None where left out."""
+        self.asked.update(range(len(self.values)))
+        return self.values
 
     def given(self, position: int) -> Value | None:
         """The operand at `position`, None when it is left out."""
-        return self.inputs[position] if position < len(self.inputs) else None
+        self.asked.add(position)
+        return self.values[position] if position < len(self.values) else None
+
+    def unread(self) -> str | None:
+        """What the model sets and nothing has asked for, in words."""
+        for attribute in self.proto.attribute:
+            if attribute.name not in self.attrs.asked and attribute.name not in IDLE:
+                return f"the attribute `{attribute.name}`"
+        for position, value in enumerate(self.values):
+            if value is not None and position not in self.asked:
+                return f"operand {position} (`{value.name}`)"
+        return None
 
     def operand(self, position: int) -> Value:
         """The operand at `position`. Raises ModuleError when it is left out."""
@@ -64,7 +113,9 @@ class Node:
 
     def again(self, op_type: str, attributes: Mapping[str, Any]) -> Node:
         """The same operands for a standard operator, of which the node is a variant."""
-        return replace(self, op_type=op_type, domain="", attrs=attributes, outputs=self.outputs[:1])
+        return replace(
+            self, op_type=op_type, domain="", attrs=Attributes(attributes), outputs=self.outputs[:1]
+        )
 
     def wants(self, position: int) -> bool:
         """Whether the result at `position` has a name."""
@@ -281,7 +332,7 @@ def opaque_name(node: Node) -> str:
     """A name that tells apart operators, attributes, and which operands are left out."""
     head = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
     texts = []
-    for name, value in sorted(node.attrs.items()):
+    for name, value in sorted(node.attrs.whole().items()):
         if not isinstance(value, int | float | str | bytes | tuple):
             raise ModuleError(f"has the attribute {name}, which has no text of its own")
         texts.append(f"{name}={value!r}")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from shardproof.frontends.locate import Locator
 from shardproof.frontends.onnx.rules import TABLE
 from shardproof.frontends.onnx.sequences import READERS
-from shardproof.frontends.onnx.state import Items, Lowering, NeedsValue, Node, Scope
+from shardproof.frontends.onnx.state import Attributes, Items, Lowering, NeedsValue, Node, Scope
 from shardproof.ir.module import ModuleError, Value
 from shardproof.ir.types import Frame, Location, TensorType
 
@@ -132,7 +132,7 @@ class Walk:
             domain,
             version,
             (None, *inputs) if items is not None else tuple(inputs),
-            {a.name: plain(a) for a in (*defaults, *proto.attribute)},
+            Attributes({a.name: plain(a) for a in (*defaults, *proto.attribute)}),
             tuple(proto.output),
             scope,
             proto,
@@ -148,7 +148,11 @@ class Walk:
             return self._call(own, node)
         rule = TABLE.get((node.domain, node.op_type))
         if rule is not None:
-            return rule(self.state, node)
+            found = rule(self.state, node)
+            unread = node.unread()
+            if unread is not None:
+                self.state.fail(f"has {unread}, which its rule does not read: it may be another operator")
+            return found
         body = self._body(node)
         if body is not None:
             return self._call(body, node)
@@ -163,7 +167,7 @@ class Walk:
             found = self.state.opaque(node, types)
         else:
             places = {"results": tuple(wanted)} if len(wanted) < len(node.outputs) else {}
-            found = self.state.custom(node, node.inputs, types, {**node.attrs, **places})
+            found = self.state.custom(node, node.inputs, types, {**node.attrs.whole(), **places})
             self.state.warn("is kept opaque unless a definition of it is given")
         results = dict(zip(wanted, found, strict=True))
         return [results.get(at) for at in range(len(node.outputs))]

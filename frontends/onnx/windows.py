@@ -75,7 +75,10 @@ def windows(s: Lowering, n: Node, space: Ints, kernel: Ints) -> Windows:
         low, high = [0] * count, [0] * count
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
         each = zip(space, strides, spans, strict=True)
-        totals = [max((-(-size // stride) - 1) * stride + span - size, 0) for size, stride, span in each]
+        totals = [(-(-size // stride) - 1) * stride + span - size for size, stride, span in each]
+        if min(totals) < -1:
+            s.fail(f"leaves out {-min(totals)} elements by {auto}, on which side is ambiguous: give pads")
+        totals = [max(total, 0) for total in totals]
         halves = [total // 2 for total in totals]
         others = [total - half for total, half in zip(totals, halves, strict=True)]
         low, high = (halves, others) if auto == "SAME_UPPER" else (others, halves)
