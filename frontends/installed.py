@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from shardproof.frontends.formats import Format
@@ -53,7 +54,7 @@ def _loaded(point: Any) -> Format:
             verify(module)
         except Exception as error:
             raise ModuleError(f"{name} gives a module that is not well formed: {_line(error)}") from error
-        return module
+        return replace(module, warnings=(*module.warnings, f"{source.path.name} is read by {name}"))
 
     return Format(name, recognises, read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from shardproof.ir.types import Location, Mesh, TensorType
 
@@ -69,12 +69,14 @@ class Output:
     updates: str | None = None
 
 
+GUESSES: Final = ("group_guess", "constant_guess", "ids_in_range", "opaque_batched")
+
+
 @dataclass(frozen=True, slots=True)
 class Guess:
     """What the importer took to be so although the program does not say it.
 
-    `kind` is `group_guess`, `constant_guess`, `ids_in_range` or `opaque_batched`; `value` names the node,
-    group, constant or custom operator that it is about.
+    `kind` is one of `GUESSES`; `value` names the node, group, constant or custom operator that it is about.
     """
 
     kind: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardproof.ir.module import Module, ModuleError, Op, Value
+from shardproof.ir.module import GUESSES, Module, ModuleError, Op, Value
 from shardproof.ir.ops import TABLE, Row
 from shardproof.ir.types import TensorType
 from shardproof.ir.typing import is_integer
@@ -20,6 +20,9 @@ def verify(module: Module) -> None:
     groups are disjoint lists of existing ranks, and every output and state update has a value.
     """
     _verify_mesh(module)
+    for guess in module.guesses:
+        if guess.kind not in GUESSES:
+            raise ModuleError(f"guess `{guess.kind}` of %{guess.value} is none of {', '.join(GUESSES)}")
     defined: dict[str, Value] = {}
     later = {value.name: op for op in module.ops for value in op.results}
     _verify_inputs(module, defined)

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import islice, pairwise, permutations, product
 from typing import Any, Final
 
-from shardproof.passes.access import Digit, Expr, index, scale
+from shardproof.passes.access import Digit, Element, Expr, index, scale
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.plans import Groups as Groups
 
@@ -213,6 +213,8 @@ class Application:
                     continue
             if extent == 1 or not held.isdisjoint(store.indices(e)):
                 continue
+            if store.inside and self._read_otherwise(e, (*(x for x, _ in slots), *infinite.values())):
+                continue
             w = store.fresh(extent)
             self.outer[w] = store.substitute(e, self.outer)
             by.update((place, index(w)) for place in places)
@@ -225,6 +227,12 @@ class Application:
                 Term(t.coef, t.cls, tuple([by.get((k, d), e) for d, e in enumerate(t.access)]))
                 for k, t in enumerate(self.operands)
             ]
+
+    def _read_otherwise(self, e: Expr, others: Iterable[Expr]) -> bool:
+        """Whether a computed position shares an index with another expression."""
+        own = set(self.store.indices(e))
+        computed = any(u < 0 and isinstance(self.store.atom(u), Element) for u, _ in e[1])
+        return computed and any(x != e and not own.isdisjoint(self.store.indices(x)) for x in others)
 
     # number
 

@@ -81,13 +81,20 @@ class Store(Accesses):
     """All classes, and the assumptions that merging them has used so far."""
 
     def __init__(
-        self, *, folding: bool = False, lenient: bool = False, reading: bool = False, algebra: bool = False
+        self,
+        *,
+        folding: bool = False,
+        lenient: bool = False,
+        reading: bool = False,
+        algebra: bool = False,
+        inside: bool = False,
     ) -> None:
         super().__init__()
         self.folding = folding
         self.lenient = lenient
         self.reading = reading
         self.algebra = algebra
+        self.inside = inside
         self.rewrite: Callable[[int], Rewritten | None] | None = None
         self.rewritten: dict[int, Rewritten | None] = {}
         self.tables: dict[tuple[int, ...], list[Any]] = {}

@@ -138,8 +138,9 @@ def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) ->
 
 def _equal(store: Store, a: Term, b: Term) -> Term:
     for x, y in ((a, b), (b, a)):
-        if store.classes[y.cls].op == "literal" and store.special(y) in (POSITIVE_INFINITY, NEGATIVE_INFINITY):
-            found = _is_infinite(store, x, store.special(y))
+        infinity = store.special(y) if store.classes[y.cls].op == "literal" else 0
+        if infinity in (POSITIVE_INFINITY, NEGATIVE_INFINITY):
+            found = _is_infinite(store, x, infinity)
             if found is not None:
                 return found
     return real.pointwise(store, "compare", ("EQ",), "bool", [a, b], commutative=True)

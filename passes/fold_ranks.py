@@ -52,9 +52,41 @@ def fold_ranks(modules: Sequence[Module]) -> Module:
     """The SPMD program of ranks that run the same operators in the same order.
 
     Constants and slice starts that differ become exact tables over the rank. Everything else must
-    agree, the groups of every collective included; else Divergent.
+    agree, the groups of every collective included; else Divergent. Where exporters let a rank use one scalar
+    constant for what are two on another rank, every use has its own.
     """
     modules = order_ranks(modules)
+    try:
+        return _fold(modules)
+    except Divergent as shared:
+        try:
+            return _fold([_unshared(m) for m in modules])
+        except Divergent:
+            raise shared from None
+
+
+def _unshared(module: Module) -> Module:
+    """The program with a constant of its own for every use of a scalar constant by an operator."""
+    scalars = {
+        op.result.name: op for op in module.ops if op.opcode == "constant" and not op.result.type.shape
+    }
+    kept = {o.value.name for o in module.outputs}
+    ops: list[Op] = []
+    for op in module.ops:
+        if op.opcode == "constant" and op.result.name in scalars and op.result.name not in kept:
+            continue
+        operands = []
+        for n, v in enumerate(op.operands):
+            constant = scalars.get(v.name)
+            if constant is not None:
+                v = replace(v, name=f"{v.name} of {op.results[0].name if op.results else op.opcode} {n}")
+                ops.append(replace(constant, results=(v,)))
+            operands.append(v)
+        ops.append(replace(op, operands=tuple(operands)))
+    return replace(module, ops=tuple(ops))
+
+
+def _fold(modules: Sequence[Module]) -> Module:
     first, n = modules[0], len(modules)
     mesh = first.mesh
     if mesh.size == 1:

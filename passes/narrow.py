@@ -8,7 +8,7 @@ side. Where ranks stand side by side, what each holds is such a part: they are c
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 from shardproof.passes.access import Expr, constant, index, shift
 from shardproof.passes.arithmetic import scaled
@@ -17,10 +17,11 @@ from shardproof.passes.concatenate import Piece, concatenate
 from shardproof.passes.given import conditions, given
 from shardproof.passes.logic import conjunction, negate, step
 from shardproof.passes.pieces import piece, read
+from shardproof.passes.plans import renamed
 from shardproof.passes.remake import KEPT, remade
 
 MADE: Final = 4000
-"""Most classes that are made again; more only costs completeness."""
+"""Most terms, up to names of indices, that are made again; more only costs completeness."""
 
 
 class Narrowing:
@@ -28,17 +29,22 @@ class Narrowing:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.known: dict[Term, Term] = {}
+        self.known: dict[tuple[Any, ...], tuple[list[int], Term]] = {}
 
     def term(self, t: Term) -> Term:
         """The same function of the same indices."""
-        t = read(self.store, t)
-        if t not in self.known:
+        store = self.store
+        t = read(store, t)
+        access, names = renamed(store, t.access)
+        key = (t.coef, t.cls, access, *[store.sizes[i] for i in names])
+        found = self.known.get(key)
+        if found is None:
             if len(self.known) >= MADE:
                 return t
-            self.known[t] = t
-            self.known[t] = self._made(t)
-        return self.known[t]
+            self.known[key] = names, t
+            found = self.known[key] = names, self._made(t)
+        own, made = found
+        return store.substitute_term(made, {i: index(j) for i, j in zip(own, names, strict=True) if i != j})
 
     def _made(self, t: Term) -> Term:
         store, c = self.store, self.store.classes[t.cls]

@@ -33,14 +33,21 @@ class Normalised:
 
 
 def new_store(
-    *, folding: bool = False, lenient: bool = False, reading: bool = False, algebra: bool = False
+    *,
+    folding: bool = False,
+    lenient: bool = False,
+    reading: bool = False,
+    algebra: bool = False,
+    inside: bool = False,
 ) -> Store:
     """An empty store.
 
     `folding` computes closed booleans and integers by value; `algebra` moves common factors and rolls
-    up sums of parts; `lenient` and `reading` allow rewritings that list what they assume.
+    up sums of parts; `inside` keeps a computed position in the class of what reads its indices in other
+    ways, too, so that a sum over these is one of that class; `lenient` and `reading` allow rewritings
+    that list what they assume.
     """
-    store = Store(folding=folding, lenient=lenient, reading=reading, algebra=algebra)
+    store = Store(folding=folding, lenient=lenient, reading=reading, algebra=algebra, inside=inside)
     store.builders["concat"] = concatenate
     store.builders["settle"] = settle
     store.builders["read"] = read

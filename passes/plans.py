@@ -88,6 +88,13 @@ class _Renaming:
         return found
 
 
+def renamed(store: Store, access: Access) -> tuple[tuple[Any, ...], list[int]]:
+    """An access up to names of indices, and these in order."""
+    renaming = _Renaming(store)
+    found = tuple([renaming.expression(e) for e in access])
+    return found, list(renaming.local)
+
+
 def pattern(
     store: Store, operands: Sequence[Term], bound: Sequence[int], groups: Groups, out: Sequence[int]
 ) -> Pattern | None:

@@ -29,8 +29,13 @@ BY_MASKS: Final = (
     Attempt(folding=True, lemmas="masks"),
     Attempt(folding=True, lenient=True, lemmas="masks"),
     Attempt(folding=True, lenient=True, reading=True, lemmas="masks"),
+    Attempt(folding=True, lemmas="masks", inside=True),
+    Attempt(folding=True, lenient=True, lemmas="masks", inside=True),
+    Attempt(folding=True, lenient=True, reading=True, lemmas="masks", inside=True),
+    Attempt(folding=True, lenient=True, reading=True, lemmas="masks", inside=True, algebra=True),
 )
-"""Attempts with nothing but the lemmas that say what masks do, which cost little."""
+"""Attempts with nothing but the lemmas that say what masks do, which cost little. A softmax over positions at
+which something was looked up is one only where that stays inside."""
 BY_LEMMAS: Final = (
     Attempt(folding=True, lemmas="early"),
     Attempt(folding=True, lemmas="late"),
@@ -81,15 +86,20 @@ def by_masks(composed: Composed, plain: Proof, clock: Clock, seconds: Seconds, t
     """The first complete proof by the lemmas about masks, else of those in which they were used the one that
     shows most, else `plain`."""
     best = plain
+    idle: set[bool] = set()
     for attempt in BY_MASKS:
+        if attempt.inside in idle:
+            continue
         proof = _attempted(composed, plain, clock, attempt, seconds, theory)
         if proof is None:
             continue
         proof.store.check = clock.check
         if proof.complete:
             return proof
+        if not proof.instances and (attempt.lenient or not plain.store.wishes):
+            idle.add(attempt.inside)
         if not proof.instances:
-            break
+            continue
         if best is plain or _shown(proof) > _shown(best):
             best = proof
     return best

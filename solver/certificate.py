@@ -34,6 +34,7 @@ class Flags:
     lenient: bool = False
     reading: bool = False
     algebra: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

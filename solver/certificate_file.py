@@ -64,7 +64,7 @@ def _data(certificate: Certificate) -> Data:
         "even": list(claim.even),
         "outputs": [list(o) for o in claim.outputs],
         "assumptions": [list(a) for a in claim.assumptions],
-        "flags": {n: getattr(flags, n) for n in ("folding", "lenient", "reading", "algebra")},
+        "flags": {n: getattr(flags, n) for n in ("folding", "lenient", "reading", "algebra", "inside")},
         "bounds": [list(r) for r in certificate.bounds],
         "lemmas": [[u.name, u.digest, u.status, u.plain] for u in certificate.lemmas],
         "instances": [i.data() for i in certificate.instances],
@@ -143,7 +143,7 @@ def _certificate(body: Data) -> Certificate:
     modules = [parse(t, source=f"relation {n}") for n, t in enumerate(texts)]
     for module in modules:
         verify(module)
-    flags = _record(entries["flags"], "folding lenient reading algebra")
+    flags = _record(entries["flags"], "folding lenient reading algebra inside")
     return Certificate(
         Claim(
             _string(programs[0]["digest"]),

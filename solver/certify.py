@@ -72,7 +72,7 @@ def certified(
     attempt = proof.attempt
     return Certificate(
         claim,
-        Flags(attempt.folding, attempt.lenient, attempt.reading, proof.store.algebra),
+        Flags(attempt.folding, attempt.lenient, attempt.reading, proof.store.algebra, attempt.inside),
         _ranges(proof.bounds),
         uses(proof, statuses),
         tuple(proof.instances),

@@ -14,6 +14,7 @@ from shardproof.solver.claims import unique
 from shardproof.solver.programs import (
     Gaps,
     Program,
+    Told,
     called,
     opened,
     read_implementation,
@@ -33,7 +34,7 @@ class Pair:
     leave groups and constants open and may return more than their user asked for; `torch` tells which
     programs are of PyTorch at all, `side_by_side` whether the implementation holds several ranks on one;
     `captured` is the capture that it is of, `stored` what both files store, if they do, and `told` how that
-    relates them.
+    relates them. `constants_used` tells whether a program needed one of the declared constants.
     """
 
     reference: Module
@@ -47,6 +48,7 @@ class Pair:
     captured: Captured | None = None
     stored: Stored | None = None
     told: tuple[str, ...] = ()
+    constants_used: bool = False
 
 
 def read_pair(
@@ -63,8 +65,8 @@ def read_pair(
     names: list[str] = []
     own, other = opened(reference), opened(implementation)
     gaps = (
-        Gaps(declared.reference_groups or declared.groups, declared.constants, declared.initializers),
-        Gaps(declared.groups, declared.constants, declared.initializers),
+        Gaps(declared.reference_groups or declared.groups, Told(declared.constants), declared.initializers),
+        Gaps(declared.groups, Told(declared.constants), declared.initializers),
     )
     if isinstance(own, list):
         raise ModuleError("the reference is one program: several files can only be an implementation")
@@ -102,6 +104,7 @@ def read_pair(
         other if isinstance(other, Captured) else None,
         stored,
         told,
+        any(g.constants.used for g in gaps),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +33,25 @@ Program = str | Path | Module | Captured | Live
 Groups = tuple[tuple[int, ...], ...]
 
 
+class Told(Mapping[str, float | tuple[float, ...]]):
+    """Constants by name; `used` once one of them was read."""
+
+    def __init__(self, values: Mapping[str, float | tuple[float, ...]]) -> None:
+        self._values = values
+        self.used = False
+
+    def __getitem__(self, name: str) -> float | tuple[float, ...]:
+        value = self._values[name]
+        self.used = True
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(slots=True)
 class Gaps:
     """What files leave open: `groups` and `constants` as told, and what was `assumed` of the rest.
@@ -41,7 +60,7 @@ class Gaps:
     """
 
     groups: Mapping[str, Groups] = field(default_factory=dict)
-    constants: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
+    constants: Told = field(default_factory=lambda: Told({}))
     initializers: Initializers = "auto"
     assumed: list[Assumption] = field(default_factory=list)
     read: bool = False

@@ -55,7 +55,7 @@ class Attempt:
     `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
     `reading` rounded literals to be read as the numbers they stand for; `lemmas` is the level of lemmas.
     `algebra` lets masks be read as factors and selections be simplified under their condition, as lemmas
-    need.
+    need. `inside` keeps computed positions in the classes that read their indices in other ways, too.
     """
 
     folding: bool = False
@@ -63,6 +63,7 @@ class Attempt:
     reading: bool = False
     lemmas: Level = "none"
     algebra: bool = False
+    inside: bool = False
 
 
 PLAIN: Final = Attempt()
@@ -123,6 +124,7 @@ def prove(
         lenient=attempt.lenient,
         reading=attempt.reading,
         algebra=(rules is not None and attempt.lemmas != "masks") or attempt.algebra,
+        inside=attempt.inside,
     )
     store.check = clock.check
     search = None

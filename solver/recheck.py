@@ -66,7 +66,11 @@ def check(
     lemmas = _lemmas(certificate, library, statuses)
     flags = certificate.flags
     store = new_store(
-        folding=flags.folding, lenient=flags.lenient, reading=flags.reading, algebra=flags.algebra
+        folding=flags.folding,
+        lenient=flags.lenient,
+        reading=flags.reading,
+        algebra=flags.algebra,
+        inside=flags.inside,
     )
     store.check = tick
     table = Table(store, certificate.instances, lemmas, {u.name: u.plain for u in certificate.lemmas})

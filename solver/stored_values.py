@@ -28,8 +28,9 @@ from shardproof.ir.evaluate import apply
 from shardproof.ir.module import Input, Module, Op, Value
 from shardproof.ir.types import Array, Mesh
 from shardproof.solver.layout import Cutter
-from shardproof.solver.relation import Relation
+from shardproof.solver.relation import REPLICATE, Relation, Spec
 from shardproof.solver.relation_check import Failure, compare
+from shardproof.solver.steps import Layout, Step
 from shardproof.solver.weight_entries import Entry, mentioned
 
 MOVES: Final = frozenset({"broadcast_in_dim", "concatenate", "reshape", "reverse", "slice", "transpose"})
@@ -87,13 +88,25 @@ def _stored(program: object) -> Mapping[str, Weight] | None:
 
 
 def contradictions(stored: Stored, relation: Relation, mesh: Mesh) -> tuple[Failure, ...]:
-    """Where stored tensors of the implementation do not hold what their layouts make of the reference's."""
+    """Where stored tensors of the implementation do not hold what their layouts make of the reference's.
+
+    A single file for several ranks holds whole tensors.
+    """
     listed = []
+    whole = len(stored.ranks) < mesh.size
     for name, spec in relation.inputs.items():
+        if whole and not _shards(spec):
+            continue
+        spec = REPLICATE if whole else spec
         entry = Entry(name, name, spec, relation.sources.get(name, name))
         if all(name in held for held in stored.ranks) and stored.whole.keys() >= {*mentioned(entry)}:
             listed.append(entry)
-    return compare(mesh, stored.whole, stored.ranks, listed)
+    return compare(Mesh() if whole else mesh, stored.whole, stored.ranks, listed)
+
+
+def _shards(spec: Spec) -> bool:
+    """Whether a layout only cuts shards."""
+    return isinstance(spec, Layout) and all(isinstance(s, Step) and s.name == "shard" for s in spec.steps)
 
 
 def difference(failure: Failure) -> str:
@@ -289,8 +302,8 @@ class _Work:
     # the programs
 
     def result(self, reference: Module, implementation: Module) -> Related:
-        plain = all(a == b for a, b in self.same.items())
-        if plain and not self.made and not self.constants and not self.merged:
+        renamed = any(a != b for a, b in self.same.items())
+        if not (renamed or self.made or self.constants or self.merged):
             return Related(reference, implementation)
         cutter = Cutter(Mesh(), "stored ")
         types = {i.name: i.value.type for i in reference.inputs}
@@ -301,22 +314,20 @@ class _Work:
             return values.setdefault(found, Value(found, types[found]))
 
         inputs = {i.name: i for i in implementation.inputs}
+        plain = {n for n, source in self.same.items() if self.merged.get(source, source) == n}
+        values |= {n: inputs[n].value for n in plain}
         for name, source in self.same.items():
-            if self.merged.get(source, source) == name:
-                values[name] = inputs[name].value
-        for name, source in self.same.items():
-            if self.merged.get(source, source) != name:
+            if name not in plain:
                 cutter.define(inputs[name].value, find(source))
         for name, (make, _) in self.made.items():
             cutter.define(inputs[name].value, make(cutter, find))
         for name in self.constants:
             cutter.ops.append(_constant(inputs[name].value, self.theirs[name]))
-        gone = {*self.made, *self.constants, *(n for n in self.same if n not in values)}
+        gone = {*self.made, *self.constants, *(self.same.keys() - plain)}
         kept = [i for i in implementation.inputs if i.name not in gone]
-        have = {i.name for i in kept}
-        new = [Input(v, 0) for n, v in values.items() if n not in have]
+        new = [Input(v, 0) for n, v in values.items() if n not in plain]
         told = _numbered((*kept, *new), reference)
-        other = _prefixed(implementation, tuple(cutter.ops), told, set(values) - have)
+        other = _prefixed(implementation, tuple(cutter.ops), told, set(values) - plain)
         return Related(self._reference(reference), other, tuple(self._words()))
 
     def _reference(self, module: Module) -> Module:

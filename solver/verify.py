@@ -161,6 +161,8 @@ def verify(
         text = relation_file.write(inferred.relation, second.mesh, first.mesh)
         Path(save_relation).write_text(text, encoding="utf-8")
     told = [name for name in ("groups", "reference_groups", "constants") if getattr(declared, name)]
+    if pair.constants_used and "constants" in told:
+        told.remove("constants")
     if told and not pair.dumps:
         idle = f"sections {', '.join(told)} of the relation are not used: the programs state their own"
         result = replace(result, findings=(*(result.findings or ()), idle))

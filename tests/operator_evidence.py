@@ -1,9 +1,9 @@
 """A pytest plugin that records which operators of each framework the tests read, and what they become.
 
-`make operators` runs it (`-p tests.operator_evidence`) on the tests that compare a frontend with its framework, and
-writes docs/operators.md from what it finds. Only tests that pass count. Of each operator it keeps the opcodes that it
-becomes, without what only fits operands together (`GLUE`), and those that it becomes alone. `OPERATOR_EVIDENCE` in
-the environment names another file to write.
+`make operators` runs it (`-p tests.operator_evidence`) on the tests of the frontends, and writes
+docs/operators.md from what it finds. Only tests that pass count. Of each operator it keeps the opcodes that
+it becomes, without what only fits operands together (`GLUE`), and those that it becomes alone.
+`OPERATOR_EVIDENCE` in the environment names another file to write.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
+    if call.when == "setup" and not report.passed:
+        _RECORDER.now = {}
     if call.when == "call":
         _RECORDER.end(item.path.relative_to(ROOT).as_posix(), report.passed)
     return report
@@ -112,5 +114,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     stored = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    stored = {file: seen for file, seen in stored.items() if (ROOT / file).exists()}
     stored |= {file: summary(found) for file, found in _RECORDER.kept.items() if found}
     FILE.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -40,7 +40,7 @@ def check(
     path: Annotated[Path, typer.Argument(metavar="RELATION", help="The file that says how shards are made.")],
     reference: Annotated[
         list[Path],
-        typer.Option(metavar="FILE", help="Whole tensors: .safetensors, .npz or .pt2 (repeatable)."),
+        typer.Option(metavar="FILE", help="Whole tensors: .safetensors, .npz, .pt2 or .onnx (repeatable)."),
     ],
     rank: Annotated[
         list[Path], typer.Option(metavar="FILE", help="The tensors of one rank; repeat it, in rank order.")

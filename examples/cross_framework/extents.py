@@ -1,4 +1,4 @@
-"""The decoder's extents, the same in every framework, and the mistakes that its programs can be asked to make."""
+"""The decoder's extents, the same in every framework, and the mistakes that its programs can make."""
 
 from __future__ import annotations
 

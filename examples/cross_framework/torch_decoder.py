@@ -89,7 +89,8 @@ class Layer(nn.Module):
         visible = torch.ones(config.sequence, config.sequence, dtype=torch.bool).tril(last)
         if config.bug == "scaled_twice":
             query = query * config.head_dim**-0.5
-        attended = F.scaled_dot_product_attention(query, self.of_queries(key), self.of_queries(value), visible)
+        key, value = self.of_queries(key), self.of_queries(value)
+        attended = F.scaled_dot_product_attention(query, key, value, visible)
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def mlp(self, x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Final
 
 from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
 from shardproof.ir.module import ModuleError, Value
-from shardproof.ir.ops import TABLE
 from shardproof.ir.types import DType, TensorType
 
 _DIRECTIONS: Final = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
@@ -193,17 +192,26 @@ def _reduce_precision(state: Lowering, eqn: Equation, operands: Sequence[Value])
     return (state.convert(state.convert(x, through), x.type.dtype),)
 
 
-def _is_simple(name: str) -> bool:
-    row = TABLE[name]
-    return "elementwise" in row.traits and not row.attrs and name not in ("convert", "power", "clamp")
-
-
-def _table() -> Mapping[str, Rule]:
-    found: dict[str, Rule] = {}
-    for name, row in TABLE.items():
-        if _is_simple(name):
-            found.update({spelling: simple(name) for spelling in row.spellings.get("jax", ())})
-    return found
+_SAME_NAME: Final = (
+    *("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan2", "atanh", "cbrt", "ceil", "clz"),
+    *("complex", "cosh", "erf", "expm1", "floor", "imag", "is_finite", "log", "log1p", "logistic"),
+    *("not", "or", "real", "rsqrt", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign"),
+    *("sinh", "sqrt", "tan", "tanh", "xor"),
+)
+_OTHER_NAME: Final = {
+    "add_any": "add",
+    "cos": "cosine",
+    "div": "divide",
+    "exp": "exponential",
+    "max": "maximum",
+    "min": "minimum",
+    "neg": "negate",
+    "population_count": "popcnt",
+    "rem": "remainder",
+    "sin": "sine",
+    "sub": "subtract",
+}
+"""Primitives that are an operator without attributes, by that operator's name."""
 
 
 def _identity(state: Lowering, eqn: Equation, operands: Sequence[Value]) -> Sequence[Value]:
@@ -229,7 +237,8 @@ SAME: Final = (
 """Primitives that give their operands as they are: where values lie, and when, is XLA's to choose."""
 
 RULES: Final[Mapping[str, Rule]] = {
-    **_table(),
+    **{name: simple(name) for name in _SAME_NAME},
+    **{name: simple(opcode) for name, opcode in _OTHER_NAME.items()},
     **{name: _comparison(direction) for name, direction in _DIRECTIONS.items()},
     **{f"{name}_to": _comparison(_DIRECTIONS[name], total=True) for name in ("eq", "le", "lt")},
     **{name: opaque_pointwise(text) for name, text in _OPAQUE.items()},

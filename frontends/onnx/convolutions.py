@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
-from shardproof.frontends.onnx.windows import Ints, Windows, numbers, spatial, windows
+from shardproof.frontends.onnx.windows import Ints, Windows, automatic, numbers, spatial, windows
 from shardproof.ir.module import Value
 from shardproof.ir.types import TensorType
 
@@ -90,13 +90,10 @@ def _cuts(
 ) -> tuple[Sequence[int], Sequence[int]]:
     """How much is cut off before and after each dim of the output of extents `whole`; a larger output that is
     asked for has zeros at the end."""
-    count, auto = len(space), n.attrs.get("auto_pad", "NOTSET")
-    same = auto in ("SAME_UPPER", "SAME_LOWER")
-    wanted = n.attrs.get("output_shape")
-    if not same and not wanted:
-        if auto not in ("NOTSET", "VALID"):
-            s.fail(f"has auto_pad {auto!r}, which is not known")
-        pads = numbers(s, n, "pads", 2 * count, 0) if auto == "NOTSET" else (0,) * (2 * count)
+    count, wanted = len(space), n.attrs.get("output_shape")
+    pads = numbers(s, n, "pads", 2 * count, 0)
+    auto = automatic(s, n, () if wanted else pads)
+    if not auto.startswith("SAME") and not wanted:
         return pads[:count], pads[count:]
     shape = wanted[-count:] if wanted else [m * t for m, t in zip(space, strides, strict=True)]
     totals = [a - b for a, b in zip(whole, shape, strict=True)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
+from shardproof.frontends.onnx.devices import Devices, configuration
 from shardproof.frontends.onnx.elements import DTYPES
 from shardproof.frontends.onnx.read import read_model
 from shardproof.frontends.onnx.state import Items, Lowering, NeedsValue
@@ -61,10 +62,14 @@ def lower(
     ModuleError: what, where, what to do.
     """
     needed: frozenset[str] = frozenset()
+    divided = configuration(model, ranks)
+    ranks = ranks if divided is None else divided.num_devices
     while True:
         state = Lowering(ranks, constants or {}, initializers, str(folder))
+        state.divided = divided is not None
         try:
-            return _program(model, state, Locator(wrapper_files), needed)
+            devices = None if divided is None else Devices(state, divided)
+            return _program(model, state, Locator(wrapper_files), needed, devices)
         except NeedsValue as error:
             stored = {t.name for t in model.graph.initializer}
             more = stored.intersection(error.inputs) - needed
@@ -73,7 +78,9 @@ def lower(
             needed |= more
 
 
-def _program(model: Any, state: Lowering, locator: Locator, needed: AbstractSet[str]) -> Module:
+def _program(
+    model: Any, state: Lowering, locator: Locator, needed: AbstractSet[str], devices: Devices | None
+) -> Module:
     """The program whose stored tensors `needed` are constants in any case."""
     state.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     state.functions = {
@@ -85,18 +92,23 @@ def _program(model: Any, state: Lowering, locator: Locator, needed: AbstractSet[
     for name in _names(graph):
         state.claim(name)
     scope: dict[str, Value | Items] = {}
-    scope |= {i.name: state.input(i.name, state.type_of(i.type, f"input `{i.name}`")) for i in graph.input}
+
+    def take(name: str, type: TensorType) -> Value:
+        return state.input(name, type) if devices is None else devices.input(name, type, graph.node)
+
+    scope |= {i.name: take(i.name, state.type_of(i.type, f"input `{i.name}`")) for i in graph.input}
     for name, tensor in stored.items():
         if name not in scope:
-            scope[name] = state.stored(tensor) if name in needed else state.initializer(tensor)
-    walk = Walk(state, locator, _inferred(model, state))
+            scope[name] = state.stored(tensor) if name in needed else state.initializer(tensor, take)
+    walk = Walk(state, locator, _inferred(model, state), devices)
     walk.nodes(graph.node, scope)
+    shards = {} if devices is None else devices.shards
     return Module(
         name=graph.name,
         mesh=state.mesh,
         inputs=tuple(state.inputs),
         ops=tuple(state.ops),
-        outputs=tuple(Output(o.name, walk.read(scope, o.name)) for o in graph.output),
+        outputs=tuple(Output(o.name, shards.get(o.name) or walk.read(scope, o.name)) for o in graph.output),
         warnings=tuple(state.warnings),
         guesses=tuple(state.guesses),
     )

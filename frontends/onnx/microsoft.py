@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardproof.frontends.onnx.contract import RULES as CONTRACTIONS
 from shardproof.frontends.onnx.contract import matmul
+from shardproof.frontends.onnx.convolutions import RULES as CONVOLUTIONS
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType, TensorType
@@ -98,8 +100,6 @@ def _turned(s: Lowering, x: Value, last: bool, batch: bool) -> Value:
 
 def _fused_gemm(s: Lowering, n: Node) -> Value:
     """Gemm, then an activation."""
-    from shardproof.frontends.onnx.contract import RULES as CONTRACTIONS
-
     told = attributes(s, n, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **_ACTIVATION})
     found = CONTRACTIONS["Gemm"](s, n.again("Gemm", {k: told[k] for k in told if k not in _ACTIVATION}))
     assert isinstance(found, Value)
@@ -112,6 +112,26 @@ _ACTIVATION: Final[Mapping[str, Any]] = {
     "activation_beta": None,
     "activation_gamma": None,
 }
+
+
+def _fused_conv(s: Lowering, n: Node) -> Value:
+    """A convolution, what is added to it, and an activation."""
+    open_ = dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"))
+    defaults = {"auto_pad": "NOTSET", "group": 1, **open_}
+    told = attributes(s, n, {**defaults, "activation": None, "activation_params": ()})
+    own = {name: told[name] for name in defaults if told[name] is not None}
+    found = CONVOLUTIONS["Conv"](s, n.again("Conv", own))
+    assert isinstance(found, Value)
+    added = n.given(3)
+    found = found if added is None else s.pair("add", found, added)
+    return activated(s, found, told["activation"], told["activation_params"])
+
+
+def _blocked(s: Lowering, n: Node) -> Value:
+    s.fail(
+        "keeps channels in blocks, whose size depends on the processor and stands nowhere in the file: "
+        "optimise at the level `extended`"
+    )
 
 
 def activated(s: Lowering, x: Value, name: str | None, numbers: Sequence[float | None]) -> Value:
@@ -146,6 +166,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "BiasGelu": _elementwise(),
     "BiasSoftmax": _bias_softmax,
     "FastGelu": _elementwise(),
+    "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _elementwise(),
@@ -154,3 +175,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "SkipLayerNormalization": _skip_normalization("beta", "bias"),
     "SkipSimplifiedLayerNormalization": _skip_normalization("bias"),
 }
+BLOCKED: Final[Mapping[str, Rule]] = dict.fromkeys(
+    (
+        *("AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"),
+        *("ReorderInput", "ReorderOutput", "Upsample"),
+    ),
+    _blocked,
+)
+"""Operators of the domain com.microsoft.nchwc."""

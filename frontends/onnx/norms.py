@@ -32,12 +32,11 @@ def _batch(s: Lowering, n: Node) -> Sequence[Value | None]:
     x = n.operand(0)
     if len(x.type.shape) < 2:
         s.fail(f"normalises {x.type}, which has no channels")
-    given = [n.operand(3), n.operand(4)]
-    if not n.attrs["training_mode"]:
+    given, keep = [n.operand(3), n.operand(4)], n.attrs["momentum"]
+    if not n.attrs.get("training_mode", 0):
         mean, variance = (along(s, s.convert(v, x.type.dtype), 1, x) for v in given)
         return [normalised(s, n, x, mean, variance)]
     found = statistics(s, x, [d for d in range(len(x.type.shape)) if d != 1])
-    keep = n.attrs["momentum"]
     running = []
     for old, new in zip(given, found, strict=True):
         now = s.convert(s.reshape(new, old.type.shape), old.type.dtype)

@@ -92,9 +92,8 @@ def _pad(s: Lowering, n: Node) -> Value:
     low, high = [0] * rank, [0] * rank
     for at, d in enumerate(dims):
         low[d], high[d] = told[at], told[at + len(dims)]
-    mode = n.attrs["mode"]
+    mode, value = n.attrs["mode"], n.given(2)
     if mode == "constant":
-        value = n.given(2)
         filler = s.scalar(0, x.type.dtype) if value is None else s.reshape(value, ())
         if not any((*low, *high)):
             return x

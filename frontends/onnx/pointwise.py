@@ -69,11 +69,10 @@ def _converted(s: Lowering, n: Node, dtype: DType) -> Value:
     """A real beyond the largest of a narrow type becomes that one when told to saturate; the bits of an
     integer that a narrow type does not have are dropped."""
     x = n.operand(0)
-    source, saturates = x.type.dtype, n.attrs.get("saturate", 1)
+    source, saturates, mode = x.type.dtype, n.attrs.get("saturate", 1), n.attrs.get("round_mode", "up")
     if source is dtype:
         return x
     if dtype is DType.F8E8M0FNU:
-        mode = n.attrs.get("round_mode", "up")
         return s.convert(_power_of_two(s, s.convert(x, DType.F32), mode, bool(saturates)), dtype)
     if dtype in LARGEST and (saturates or dtype is DType.F4E2M1FN):
         x = x if source.kind == "real" else s.convert(x, DType.F32)

@@ -48,11 +48,13 @@ def _max_pool(s: Lowering, n: Node) -> Sequence[Value | None]:
     outside = [(t < 0) | (t >= size) for t, size in zip(tables, space, strict=True)]
     if any(table.all(axis=1).any() for table in outside):
         s.fail("has a window of padding only, whose maximum is not specified")
-    found = pooled(s, x, w, "max")
+    found, order = pooled(s, x, w, "max"), n.attrs["storage_order"]
+    if order not in (0, 1):
+        s.fail(f"has storage_order {order}, 0 or 1 is needed")
     if not n.wants(1):
         return found, None
     inner = [_within(table, out) for table, out in zip(tables, outside, strict=True)]
-    return found, _places_of_max(s, n, x, inner)
+    return found, _places_of_max(s, x, inner, row_major=order == 0)
 
 
 def _within(table: Any, outside: Any) -> Any:
@@ -62,8 +64,8 @@ def _within(table: Any, outside: Any) -> Any:
     return np.take_along_axis(table, nearest, axis=1)
 
 
-def _places_of_max(s: Lowering, n: Node, x: Value, tables: Sequence[Any]) -> Value:
-    """Where in the flat input the first maximum of each window is.
+def _places_of_max(s: Lowering, x: Value, tables: Sequence[Any], *, row_major: bool) -> Value:
+    """Where in the flat input, each image of it row- or column-major, the first maximum of a window is.
 
     `tables` give the position of each element of a window in each dim; padding is another element of the
     window, which repeats it and so changes neither the maximum nor the first of equal ones.
@@ -71,7 +73,7 @@ def _places_of_max(s: Lowering, n: Node, x: Value, tables: Sequence[Any]) -> Val
     batch, channels, *space = x.type.shape
     size, rank = prod(space), len(space)
     at = _strided(tables, [prod(space[d + 1 :]) for d in range(rank)])
-    told = at if n.attrs["storage_order"] == 0 else _strided(tables, [prod(space[:d]) for d in range(rank)])
+    told = at if row_major else _strided(tables, [prod(space[:d]) for d in range(rank)])
     flat = s.reshape(x, (batch, channels, size))
     picked = _picked(s, flat, s.literal(at, DType.S64))
     dim, shape = len(picked.type.shape) - 1, picked.type.shape

@@ -59,10 +59,11 @@ def _dequantize(s: Lowering, n: Node) -> Value:
 
 def _slices(s: Lowering, n: Node, v: Value, x: Value) -> Value:
     """A scale or zero point for each element of `x`."""
-    shape, rank, block = x.type.shape, len(x.type.shape), n.attrs.get("block_size", 0)
+    shape, block, axis = x.type.shape, n.attrs.get("block_size", 0), n.attrs["axis"]
+    rank = len(shape)
     if block == 0 and v.type.size == 1 and len(v.type.shape) <= 1:
         return s.spread(s.reshape(v, ()), shape)
-    dim = s.dim(n.attrs["axis"], rank)
+    dim = s.dim(axis, rank)
     if block == 0:
         if v.type.shape != (shape[dim],):
             s.fail(f"has {v.type} for the slices along dim {dim} of {x.type}")

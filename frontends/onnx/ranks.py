@@ -15,6 +15,8 @@ def _only(s: Lowering, n: Node) -> Value:
     """The tensor that is exchanged; the kernels read no other."""
     if len(n.inputs) != 1 or len(n.outputs) != 1:
         s.fail(f"exchanges {len(n.inputs)} tensors, one is supported")
+    if s.divided:
+        s.fail("exchanges data with other ranks, and annotations divide the model: one of them is supported")
     if not s.ranks_told:
         s.fail(f"exchanges data with other ranks, whose number is not known: {_TOLD}")
     return n.operand(0)

@@ -74,9 +74,15 @@ def _converted(model: Any) -> Any:
     newest = onnx.defs.onnx_opset_version()
     if CONVERTED_OPSET <= opset < FIRST_OPSET:
         try:
-            return onnx.version_converter.convert_version(model, FIRST_OPSET)
+            found = onnx.version_converter.convert_version(model, FIRST_OPSET)
         except (RuntimeError, ValueError) as error:
             raise ModuleError(f"is of opset {opset}, which could not be converted: {_line(error)}") from None
+        kinds = {i.name: i.type for i in found.graph.input}
+        for item in model.graph.input:
+            if kinds.get(item.name) != item.type:
+                name = item.name
+                raise ModuleError(f"is of opset {opset}, whose conversion changes the type of input `{name}`")
+        return found
     if not FIRST_OPSET <= opset <= newest:
         raise ModuleError(
             f"is of opset {opset}; opsets {CONVERTED_OPSET} to {newest} are read: convert it with "

@@ -49,15 +49,33 @@ class Line:
         return self.size == self.count and self.scale == 1 and (self.start, self.end) == (0, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How neighbours are weighted: with the coefficient of cubic kernels, stretched to blur what would be
+    left out, and only those inside."""
+
+    mode: str
+    cubic: float
+    antialias: bool
+    inside: bool
+
+
 def _resize(s: Lowering, n: Node) -> Value:
     x = n.operand(0)
     mode, places = n.attrs["mode"], n.attrs["coordinate_transformation_mode"]
     if mode not in ("nearest", "linear", "cubic") or places not in _PLACES:
         s.fail(f"resizes in the mode {mode!r} with coordinates {places!r}, which is not known")
-    if mode == "nearest" and n.attrs["nearest_mode"] not in _NEAREST:
-        s.fail(f"rounds positions by {n.attrs['nearest_mode']!r}, known are {', '.join(_NEAREST)}")
+    rounding = n.attrs["nearest_mode"]
+    if mode == "nearest" and rounding not in _NEAREST:
+        s.fail(f"rounds positions by {rounding!r}, known are {', '.join(_NEAREST)}")
     if mode != "nearest" and x.type.dtype.kind != "real":
         s.fail(f"interpolates {x.type}, whose rounding is not specified")
+    kernel = Kernel(
+        mode, n.attrs["cubic_coeff_a"], bool(n.attrs.get("antialias", 0)), bool(n.attrs["exclude_outside"])
+    )
+    if mode == "nearest" and (kernel.antialias or kernel.inside):
+        s.fail("takes the nearest elements, of which none can be left out or blurred")
+    beyond_value = n.attrs["extrapolation_value"]
     outside: list[tuple[int, Any]] = []
     for dim, line in enumerate(_lines(s, n, x)):
         if line.is_same or x.type.size == 0:
@@ -67,11 +85,11 @@ def _resize(s: Lowering, n: Node) -> Value:
         at = _coordinates(line, places, np.float64)
         near = _coordinates(_rounded(n, line), places, np.float32)
         if mode == "nearest":
-            x = taken(s, x, dim, _nearest(s, line, at, near, n.attrs["nearest_mode"]))
+            x = taken(s, x, dim, _nearest(s, line, at, near, rounding))
         elif _rounded(n, line) != line:
             s.fail(f"resizes dim {dim} in proportion to {line.width} elements, whose scale is not specified")
         else:
-            x = weighted(s, x, dim, _weights(n, mode, line, at))
+            x = weighted(s, x, dim, _weights(kernel, line, at))
         if places == "tf_crop_and_resize":
             beyond = (at < 0) | (at > line.size - 1)
             if (beyond != (near < 0) | (near > line.size - 1)).any():
@@ -80,13 +98,20 @@ def _resize(s: Lowering, n: Node) -> Value:
     for dim, beyond in outside:
         if beyond.any():
             mask = s.place(s.literal(beyond, DType.BOOL), (dim,), x.type.shape)
-            x = s.select(mask, s.like(x, n.attrs["extrapolation_value"]), x)
+            x = s.select(mask, s.like(x, beyond_value), x)
     return x
+
+
+def _policy(n: Node) -> str:
+    """How the ratio of extents is kept, which concerns sizes only."""
+    policy: str = n.attrs.get("keep_aspect_ratio_policy", "stretch")
+    scales = n.given(2)
+    return policy if scales is None or not scales.type.size else "stretch"
 
 
 def _rounded(n: Node, line: Line) -> Line:
     """With the ratio kept, the scale may also be read as that of the rounded extent."""
-    if n.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch":
+    if _policy(n) == "stretch":
         return line
     return replace(line, width=line.count, scale=line.count / line.size)
 
@@ -117,8 +142,10 @@ def _scales(
     s: Lowering, n: Node, extents: Sequence[int], roi: Sequence[tuple[float, float]]
 ) -> list[tuple[int, float, float]]:
     """New extent, the same before it is rounded, and scale of each of the dims."""
-    scales, sizes = n.given(2), n.given(3)
+    scales, sizes, policy = n.given(2), n.given(3), _policy(n)
     if scales is not None and scales.type.size:
+        if sizes is not None and sizes.type.size:
+            s.fail("has both scales and sizes, one of them is needed")
         told: Any = s.array(scales, "the scales").reshape(-1)
         if len(told) != len(extents) or not (told > 0).all():
             s.fail(f"has the scales {told.tolist()} for {len(extents)} dims")
@@ -135,7 +162,6 @@ def _scales(
     wanted = s.integers(sizes, "the sizes")
     if len(wanted) != len(extents) or min(extents, default=1) < 1:
         s.fail(f"resizes dims of {list(extents)} elements to {list(wanted)}")
-    policy = n.attrs.get("keep_aspect_ratio_policy", "stretch")
     ratios = [Fraction(count, m) for count, m in zip(wanted, extents, strict=True)]
     if policy in ("not_larger", "not_smaller"):
         ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
@@ -185,18 +211,18 @@ def _nearest(s: Lowering, line: Line, at: Any, near: Any, how: str) -> list[int]
     return [int(p) for p in found]
 
 
-def _weights(n: Node, mode: str, line: Line, at: Any) -> Array:
+def _weights(how: Kernel, line: Line, at: Any) -> Array:
     """(new, old) weights of an interpolation; beyond the ends the outermost elements repeat."""
-    stretch = max(1.0, 1 / line.scale) if n.attrs.get("antialias", 0) else 1.0
-    reach = 2 if mode == "cubic" else 1
+    stretch = max(1.0, 1 / line.scale) if how.antialias else 1.0
+    reach = 2 if how.mode == "cubic" else 1
     around = floor(reach * stretch) + 1
     first = np.floor(at).astype(np.int64)
     places = first[:, None] + np.arange(-around, around + 1)
     distance = np.abs(places - at[:, None]) / stretch
-    kernel = _cubic(distance, n.attrs["cubic_coeff_a"]) if mode == "cubic" else np.clip(1 - distance, 0, None)
-    if n.attrs.get("exclude_outside", 0):
+    kernel = _cubic(distance, how.cubic) if how.mode == "cubic" else np.clip(1 - distance, 0, None)
+    if how.inside:
         kernel = np.where((places < 0) | (places >= line.size), 0, kernel)
-    if stretch > 1 or n.attrs.get("exclude_outside", 0):
+    if stretch > 1 or how.inside:
         total = kernel.sum(axis=1, keepdims=True)
         kernel = kernel / np.where(total == 0, 1, total)
     found: Any = np.zeros((line.count, line.size))

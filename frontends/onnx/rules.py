@@ -56,6 +56,7 @@ _DEFAULT: Final = (
 
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     **{("", name): rule for rules in _DEFAULT for name, rule in rules.items()},
+    **{(f"{microsoft.DOMAIN}.nchwc", name): rule for name, rule in microsoft.BLOCKED.items()},
     **{(microsoft.DOMAIN, name): rule for name, rule in {**microsoft.RULES, **ranks.RULES}.items()},
 }
 """Other operators of the standard are read by the function that defines them, if there is one."""

@@ -67,7 +67,7 @@ class Node:
     defaults of the operator's schema, and the names of its results ("" for one that is not wanted).
 
     It keeps account of what a rule asks for: a rule that passes over an operand or an attribute that the
-    model sets would read another operator (`unread`)."""
+    model sets would read another operator (`unread`, soundness F5)."""
 
     op_type: str
     domain: str
@@ -146,6 +146,8 @@ class Lowering(Builder):
         super().__init__()
         self.ranks = ranks or 1
         self.ranks_told = ranks is not None
+        self.divided = False
+        """Whether annotations divide the model over the ranks."""
         self.constants = constants
         self.initializers = initializers
         self.folder = folder
@@ -217,6 +219,9 @@ class Lowering(Builder):
             self.fail(f"{what} has {known}, whose value is not known: give it in [constants]")
         if isinstance(value, bool) or value not in range(1 << 63):
             self.fail(f"{what} has the size {value}, which is no extent")
+        if not dim.HasField("dim_value"):
+            text = f"the size `{name}` is {int(value)} as told: nothing is shown of other sizes"
+            self.warnings.setdefault(text)
         return int(value)
 
     def type_of(self, proto: Any, what: str) -> TensorType:
@@ -238,12 +243,12 @@ class Lowering(Builder):
         except ModuleError as error:
             self.fail(f"{what} {error}")
 
-    def input(self, name: str, type: TensorType) -> Value:
-        """A graph input; a constant where `constants` gives its value."""
+    def input(self, name: str, type: TensorType, sharding: tuple[int, ...] | None = None) -> Value:
+        """A graph input, as `Input`; a constant where `constants` gives its value."""
         if name in self.constants:
             return self.given(name, np.asarray(self.constants[name]), type)
         value = Value(self.claim(name), type)
-        self.inputs.append(Input(value, len(self.inputs)))
+        self.inputs.append(Input(value, len(self.inputs), sharding))
         return value
 
     def given(self, name: str, array: Array, type: TensorType) -> Value:
@@ -252,15 +257,20 @@ class Lowering(Builder):
             shape = list(array.shape)
             self.fail(f"input `{name}` is {type}, the value given in [constants] has shape {shape}")
         stored = np.broadcast_to(array, type.shape).astype(type.dtype.storage)
+        if type.dtype.kind not in ("real", "complex") and not np.all(np.equal(stored, array)):
+            self.fail(f"input `{name}` is {type}, which the value given in [constants] does not fit")
+        shown = f" {array}" if not array.shape else ""
+        text = f"the input `{name}` has the value{shown} given in [constants]: nothing is shown of other values"
+        self.warnings.setdefault(text)
         return self.emit("constant", type=type, value=np.ascontiguousarray(stored).reshape(type.shape))
 
-    def initializer(self, tensor: Any) -> Value:
-        """A weight as an input, any other stored tensor as a constant."""
+    def initializer(self, tensor: Any, take: Callable[[str, TensorType], Value]) -> Value:
+        """A weight as the input that `take` makes, any other stored tensor as a constant."""
         dtype = self.dtype(tensor.data_type, f"stored tensor `{tensor.name}`")
         type = TensorType(dtype, tuple(tensor.dims))
         weight = dtype.kind in ("real", "complex") and type.size >= _WEIGHT_SIZE
         if self.initializers == "inputs" or (self.initializers == "auto" and weight):
-            return self.input(tensor.name, type)
+            return take(tensor.name, type)
         return self.stored(tensor)
 
     def stored(self, tensor: Any) -> Value:

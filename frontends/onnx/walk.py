@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardproof.frontends.locate import Locator
+from shardproof.frontends.onnx.devices import Devices
 from shardproof.frontends.onnx.rules import TABLE
 from shardproof.frontends.onnx.sequences import READERS
 from shardproof.frontends.onnx.state import Attributes, Items, Lowering, NeedsValue, Node, Scope
@@ -23,10 +24,17 @@ _DEFAULT: Final = ("", "ai.onnx")
 class Walk:
     """The walk over one model; `types` are those that shape inference gave the values of the main graph."""
 
-    def __init__(self, state: Lowering, locator: Locator, types: Mapping[str, TensorType]) -> None:
+    def __init__(
+        self,
+        state: Lowering,
+        locator: Locator,
+        types: Mapping[str, TensorType],
+        devices: Devices | None = None,
+    ) -> None:
         self.state = state
         self.locator = locator
         self.types = types
+        self.devices = devices
         self.depth = 0
         state.graph = self.graph
 
@@ -86,6 +94,10 @@ class Walk:
             scope[node.outputs[0]] = found
         else:
             self._bind(node, (found,) if isinstance(found, Value) else tuple(found), scope)
+        if self.devices is not None and proto.device_configurations:
+            if self.depth > 1:
+                state.fail("is annotated inside of a function or subgraph, which is not supported")
+            self.devices.apply(proto, scope)
         state.name, state.location, state.op_type = outer
 
     def _bind(self, node: Node, results: Sequence[Value | None], scope: dict[str, Value | Items]) -> None:

@@ -55,6 +55,16 @@ def spatial(s: Lowering, x: Value) -> Ints:
     return x.type.shape[2:]
 
 
+def automatic(s: Lowering, n: Node, pads: Ints) -> str:
+    """The attribute `auto_pad`, beside which the node may ask for no padding of its own."""
+    auto: str = n.attrs.get("auto_pad", "NOTSET")
+    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        s.fail(f"has auto_pad {auto!r}, which is not known")
+    if auto != "NOTSET" and any(pads):
+        s.fail(f"has auto_pad {auto!r} and pads {list(pads)}, one of them is possible")
+    return auto
+
+
 def windows(s: Lowering, n: Node, space: Ints, kernel: Ints) -> Windows:
     """The windows of a convolution or pool. Raises ModuleError where there is none."""
     count = len(space)
@@ -66,14 +76,14 @@ def windows(s: Lowering, n: Node, space: Ints, kernel: Ints) -> Windows:
     if min((*kernel, *strides, *dilations)) < 1 or min(pads) < 0:
         s.fail(f"has windows {kernel}, strides {strides}, dilations {dilations} and pads {pads}")
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    auto, extra = n.attrs.get("auto_pad", "NOTSET"), [0] * count
+    auto, extra, ceil = automatic(s, n, pads), [0] * count, n.attrs.get("ceil_mode", 0)
     if auto == "NOTSET":
         low, high = list(pads[:count]), list(pads[count:])
-        if n.attrs.get("ceil_mode", 0):
+        if ceil:
             extra = [_beyond(*each) for each in zip(space, low, high, spans, strides, strict=True)]
     elif auto == "VALID":
         low, high = [0] * count, [0] * count
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+    else:
         each = zip(space, strides, spans, strict=True)
         totals = [(-(-size // stride) - 1) * stride + span - size for size, stride, span in each]
         if min(totals) < -1:
@@ -82,8 +92,6 @@ def windows(s: Lowering, n: Node, space: Ints, kernel: Ints) -> Windows:
         halves = [total // 2 for total in totals]
         others = [total - half for total, half in zip(totals, halves, strict=True)]
         low, high = (halves, others) if auto == "SAME_UPPER" else (others, halves)
-    else:
-        s.fail(f"has auto_pad {auto!r}, which is not known")
     high = [h + e for h, e in zip(high, extra, strict=True)]
     found = Windows(kernel, strides, dilations, tuple(low), tuple(high), tuple(extra))
     if any(n < 1 or c < 1 for n, c in zip(space, found.counts(space), strict=True)):

@@ -53,16 +53,16 @@ def verify(
 ) -> Result:
     """Prove or refute that `implementation` computes the same outputs as `reference`.
 
-    Programs are paths (HLO protos, HLO text, `.spf`, PyTorch code dumps, `.pt2`, the folder of a saved
-    capture), captures, modules, or live PyTorch graphs (`torch.export.ExportedProgram`,
-    `torch.fx.GraphModule` of ATen calls); a sequence holds the programs of ranks 0, 1, ... of one run.
-    `relation` is the path of a relation file; without one the layout of the inputs is inferred, and the
-    result says so. `mesh` names the axes, as "dp=2,tp=4" or a mapping. `outputs` is the placement an output
-    without declaration must have: "natural" (equal on every rank, or contiguous shards in rank order) or
-    "any". `timeout` is in seconds; reaching it gives `unknown`. `certificate` is where a `verified` writes
-    its certificate (docs/soundness.md); `goals` is the folder where an `unknown` writes what is left to prove
-    as lemma files (docs/lemmas.md). `lemmas` are files with lemmas and definitions beyond the library
-    (docs/lemmas.md).
+    Programs are paths (HLO, StableHLO, ONNX, PyTorch code dumps, `.pt2`, `.spf`, what an installed frontend
+    reads, the folder of a saved capture), captures, modules, or live PyTorch graphs
+    (`torch.export.ExportedProgram`, `torch.fx.GraphModule` of ATen calls); a sequence holds the programs of
+    ranks 0, 1, ... of one run. `relation` is the path of a relation file; without one the layout of the
+    inputs is inferred, and the result says so. `mesh` names the axes, as "dp=2,tp=4" or a mapping.
+    `outputs` is the placement an output without declaration must have: "natural" (equal on every rank, or
+    contiguous shards in rank order) or "any". `timeout` is in seconds; reaching it gives `unknown`.
+    `certificate` is where a `verified` writes its certificate (docs/soundness.md); `goals` is the folder
+    where an `unknown` writes what is left to prove as lemma files (docs/lemmas.md). `lemmas` are files with
+    lemmas and definitions beyond the library (docs/lemmas.md).
 
     Raises `shardproof.ir.module.ModuleError` (a ValueError) when a program or relation is not valid, and
     `shardproof.lemmas.errors.LemmaError` (a ValueError) for a lemma file that is not.

@@ -65,6 +65,31 @@ def _unary(x: Any) -> Any:
     )
 
 
+def _analytic(x: Any) -> Any:
+    half = jnp.tanh(x) / 2
+    return (
+        *(f(x) for f in (lax.cos, lax.tan, lax.ceil, lax.logistic, lax.sinh, lax.cosh, lax.asinh)),
+        *(f(half) for f in (lax.acos, lax.asin, lax.atanh)),
+        *(f(half + 1.6) for f in (lax.log, lax.sqrt, lax.rsqrt, lax.acosh)),
+        lax.pow(half + 1.6, x),
+        lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    )
+
+
+def _bits(x: Any, y: Any) -> Any:
+    return (
+        lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32),
+        *(f(x - 1, y) for f in (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic)),
+        ~x,
+        (x - 1) ^ y,
+    )
+
+
+def _complex(x: Any, y: Any) -> Any:
+    z = lax.exp(lax.complex(x, y)) * lax.complex(y, x)
+    return lax.real(z), lax.imag(z), lax.abs(z)
+
+
 def _grad(x: Any, w: Any) -> Any:
     return jax.grad(lambda x, w: jnp.sum(jax.nn.gelu(x @ w) ** 2), (0, 1))(x, w)
 
@@ -107,6 +132,10 @@ ONE_RANK: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
         [_f(2, 8, 4, 16), _f(2, 8, 2, 16), _f(2, 8, 2, 16)],
     ),
+    "analytic": (_analytic, [_f(4, 3)]),
+    "bits": (_bits, [_i(4, 3), _i(4, 3)]),
+    "complex": (_complex, [_f(4, 3), _f(4, 3)]),
+    "barrier": (lambda x: lax.optimization_barrier(x * 2) + 1, [_f(3)]),
     "gradient": (_grad, [_f(4, 8), _f(8, 3)]),
 }
 

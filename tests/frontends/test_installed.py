@@ -6,6 +6,7 @@ import gzip
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ import pytest
 from hlo_programs import PROGRAMS
 from hlo_writer import to_bytes
 
+import shardproof
 from shardproof.frontends.load import load
 from shardproof.frontends.source import HEAD, Source
-from shardproof.ir.module import Input, Module, ModuleError, Op, Output, Value
+from shardproof.ir.module import Guess, Input, Module, ModuleError, Op, Output, Value
 from shardproof.ir.types import DType, Mesh, TensorType
 
 Install = Callable[..., None]
@@ -78,6 +80,36 @@ def test_it_is_told_what_is_known(install: Install, written: Any) -> None:
     assert (source.path, source.ranks, source.constants) == (path, 4, {"n": 3.0})
     assert source.wrapper_files == ("wraps.py",)
     assert len(source.head) == HEAD and len(source.data) == 2 * HEAD + len(MARK)
+
+
+def test_verify_gives_it_the_numbers_of_the_relation_file(
+    install: Install, written: Any, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def read(source: Source) -> Module:
+        seen.append((source.ranks, dict(source.constants)))
+        return MODULE
+
+    install(toy=toy(read))
+    relation = tmp_path / "relation.toml"
+    relation.write_text("[constants]\nn = 3\n", encoding="utf-8")
+    path = written(MARK)
+    found = shardproof.verify(path, [path, path], relation=relation)
+    assert found.verdict is shardproof.Verdict.VERIFIED
+    assert seen == [(None, {"n": 3.0}), (2, {"n": 3.0}), (2, {"n": 3.0})]
+    assert "are not used" not in found.text()
+    install(toy=toy())
+    assert "sections constants of the relation are not used" in shardproof.verify(
+        path, path, relation=relation
+    ).text()
+
+
+def test_a_verdict_lists_what_it_guesses(install: Install, written: Any) -> None:
+    guess = Guess("ids_in_range", "x is in range", "x")
+    install(toy=toy(lambda source: replace(MODULE, guesses=(guess,))))
+    found = shardproof.verify(written(MARK), written(MARK))
+    assert [a.text for a in found.assumptions] == ["x is in range"]
 
 
 def test_a_known_format_asks_no_package(install: Install, written: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardproof.ir.module import Input, Module, ModuleError, Op, Output, Value
+from shardproof.ir.module import Guess, Input, Module, ModuleError, Op, Output, Value
 from shardproof.ir.types import DType, Location, Mesh, TensorType
 from shardproof.ir.verify import verify
 
@@ -56,6 +56,10 @@ CASES: dict[str, tuple[Module, str]] = {
     "duplicate name": (module(NEGATE, Op("abs", (Y,), (Value("x", F),))), "value %x has the name of %x"),
     "two inputs": (module(NEGATE, inputs=(Input(X, 0), Input(Value("x", F), 1))), "names must be distinct"),
     "other value of that name": (module(Op("negate", (Value("x", F),), (Y,))), "is not the value %x"),
+    "a guess of no kind": (
+        module(NEGATE, guesses=(Guess("lucky", "it is even", "x"),)),
+        "guess `lucky` of %x is none of group_guess, ",
+    ),
     "no result": (module(NEGATE, ops=(Op("negate", (X,), ()),)), "operator negate of module m has no result"),
     "wrong shape": (
         module(Op("negate", (X,), (Value("y", TensorType(DType.F32, (4, 2))),))),
