@@ -1,8 +1,10 @@
-"""What is known of the range of integers, from constants and from the operators that give positions."""
+"""What is known of integers, from constants and from the operators that give positions."""
 
 from __future__ import annotations
 
 from typing import Final
+
+import numpy as np
 
 from shardproof.ir.build import Builder
 from shardproof.ir.module import Op, Value
@@ -52,3 +54,22 @@ def _fits(found: Span, x: Value) -> bool:
     dtype = x.type.dtype
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     return low <= found[0] and found[1] < low + (1 << dtype.bits)
+
+
+def distinct(s: Builder, at: Value, dim: int, depth: int = _DEPTH) -> bool:
+    """Whether integers are known not to repeat along a dim."""
+    known = s.known(at)
+    if known is not None:
+        return not np.any(np.diff(np.sort(known, axis=dim), axis=dim) == 0)
+    op = s.maker(at)
+    if op is None or not depth:
+        return False
+    x = op.operands[0] if op.operands else None
+    if op.opcode == "top_k":
+        return at == op.results[1] and dim == len(at.type.shape) - 1
+    if op.opcode == "transpose":
+        return x is not None and distinct(s, x, op.attrs["permutation"][dim], depth - 1)
+    if op.opcode in ("slice", "convert"):
+        wide = x is not None and x.type.dtype.kind == "int" and at.type.dtype.bits >= x.type.dtype.bits
+        return x is not None and wide and distinct(s, x, dim, depth - 1)
+    return False

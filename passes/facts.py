@@ -6,6 +6,7 @@ truth; an operator without a rule says nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,9 @@ SUMMING: Final = frozenset({"add", "sum", "max", "maximum", "concat"})
 
 ANYTHING: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY | NOT_A_NUMBER
 BOTH: Final = POSITIVE_INFINITY | NEGATIVE_INFINITY
+
+_TOP_K: Final = re.compile(r"top_k \d+")
+_SORT: Final = re.compile(r"sort [a-z]+:\d+ (True|False)")
 
 BOUNDED: Final = frozenset({"tanh", "logistic", "erf", "sign"})
 """Finite at the infinities."""
@@ -91,8 +95,9 @@ def _special(store: Store, c: Class) -> int:
             flags |= store.special(t)
     if _outside_domain(store, c):
         return ANYTHING
-    if c.op in ("opaque", "sort", "top_k_values"):
-        return ANYTHING if flags or c.op == "opaque" else 0
+    if c.op == "opaque":
+        picked = _picked(c)
+        return ANYTHING if picked is None else store.special(picked)
     if flags == 0:
         return 0
     if c.op == "exponential":
@@ -257,6 +262,9 @@ def _sign(store: Store, c: Class) -> int:
         return POSITIVE if low == POSITIVE else NONNEGATIVE
     if c.op in ("sum", "max", "min", "prod", "select", "concat", "square_root"):
         return low
+    if c.op == "opaque":
+        picked = _picked(c)
+        return UNKNOWN_SIGN if picked is None else store.sign(picked)
     if c.op == "power":
         if low == POSITIVE and c.attrs[0] < 0 and store.special(c.operands[0]):
             return NONNEGATIVE
@@ -318,10 +326,18 @@ def _bounds(store: Store, c: Class) -> tuple[int | None, int | None]:
     return None, None
 
 
+def _picked(c: Class) -> Term | None:
+    """What an opaque function gives elements of: the largest ones, or all in order; None for others."""
+    name, result = c.attrs[:2]
+    if _TOP_K.fullmatch(name):
+        return c.operands[0] if result == 0 else None
+    return c.operands[result] if _SORT.fullmatch(name) else None
+
+
 def _position_bounds(c: Class) -> tuple[int | None, int | None]:
     """The bounds of the positions that an extreme, or one of the largest elements, is found at."""
     name, result, _, operands = c.attrs
-    if name in ("argmax", "argmin") or (name.startswith("top_k ") and result == 1):
+    if name in ("argmax", "argmin") or (_TOP_K.fullmatch(name) and result == 1):
         (_, (extent,)) = operands[0]
         return 0, extent - 1
     return None, None

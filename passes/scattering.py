@@ -79,8 +79,10 @@ def scatter(store: Store, x: View, starts: View, update: View, attrs: Mapping[st
     if not bound:
         return View(select(store, hit, value, x.term), x.dims, x.shape, x.dtype)
     apart = _apart(store, guard, bound)
-    if not (attrs["unique"] or apart) or x.dtype.kind != "real" or store.special(value):
+    if not (attrs["unique"] or apart):
         raise Unsupported("scatter that sets elements at positions not known to be distinct")
+    if x.dtype.kind != "real" or store.special(value):
+        raise Unsupported("scatter that sets elements that are no reals, or not known to be finite")
     if not apart:
         store.assume("distinct_indices", "a scatter marked unique writes no element twice")
     landed = reduce(store, "sum", bound, select(store, hit, value, store.real(0)))

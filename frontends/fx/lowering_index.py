@@ -14,7 +14,7 @@ from typing import Final
 from shardproof.frontends.fx.lowering_call import Table, entries
 from shardproof.frontends.fx.lowering_cuts import written
 from shardproof.frontends.fx.lowering_state import Arguments, Lowering, Rule
-from shardproof.frontends.spans import span
+from shardproof.frontends.spans import distinct, span
 from shardproof.ir.module import Value
 from shardproof.ir.types import DType
 
@@ -110,6 +110,7 @@ def _scattered(
     mapped: Sequence[int],
     vector: int,
     batching: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    unique: bool = False,
 ) -> Value:
     return s.emit(
         "scatter",
@@ -123,7 +124,7 @@ def _scattered(
         input_batching_dims=tuple(batching[0]),
         scatter_indices_batching_dims=tuple(batching[1]),
         kind=kind,
-        unique=False,
+        unique=unique,
     )
 
 
@@ -187,6 +188,7 @@ def _scatter(kind: str) -> Rule:
             mapped=(dim,),
             vector=len(shape),
             batching=(others, others),
+            unique=kind == "set" and distinct(s, at, dim),
         )
         if part is x:
             return changed

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.frontends.onnx.state import Lowering, Node, Rule
-from shardproof.frontends.spans import span
+from shardproof.frontends.spans import distinct, span
 from shardproof.ir.module import Value
 from shardproof.ir.types import Array, DType
 
@@ -164,8 +164,7 @@ def _scatter_elements(s: Lowering, n: Node) -> Value:
         return x
     others = tuple(d for d in range(len(shape)) if d != dim)
     part, at = _corner(s, x, shape, dim), positions(s, at, x.type.shape[dim])
-    found = s.known(at)
-    twice = found is not None and bool(np.any(np.diff(np.sort(found, axis=dim), axis=dim) == 0))
+    twice = s.known(at) is not None and not distinct(s, at, dim)
     changed = s.emit(
         "scatter",
         part,

@@ -68,6 +68,9 @@ def test_a_file_of_its_kind_is_read(install: Install, written: Any, packed: bool
     install(toy=toy())
     path = written(gzip.compress(MARK) if packed else MARK)
     assert load(path).name == "toy"
+    assert load(path).warnings == (
+        "program.toy is read by the frontend `toy` of the package frontend_of_toy",
+    )
     assert load(path, ranks=2).mesh.size == 2
 
 

@@ -182,7 +182,7 @@ def test_annotated_model_against_its_ranks(summed: bool, expected: Verdict, tmp_
 
 
 def test_other_shards_than_those_annotated_are_refuted(tmp_path: Path) -> None:
-    """The ranks hold the column shards of the first weight in another order than the row shards of the second."""
+    """The ranks hold the shards of the first weight in another order than those of the second."""
     own = save(columns_then_rows(), tmp_path / "tp.onnx")
     ranks = [save(rank(r, summed=True), tmp_path / f"rank{r}.onnx") for r in range(2)]
     relation = tmp_path / "relation.toml"

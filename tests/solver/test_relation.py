@@ -311,7 +311,7 @@ def test_bad_input_layout(line: str, tmp_path: Path) -> None:
 
 BAD_FILES = {
     "[inputs": "not TOML",
-    '[input]\nw = "x"': "unknown section `input`; a relation has constants, groups, inputs, layers, mesh,",
+    '[input]\nw = "x"': "unknown section `input`; a relation has constants, groups, initializers,",
     "outputs = 3": "`outputs` is a table of names",
     "mesh = { tp = 0 }": "`mesh` is a table of axis sizes, as in { tp = 4 }",
     "mesh = 4": "`mesh` is a table of axis sizes",
