@@ -189,14 +189,13 @@ def _pt2(source: Source) -> Module:
 
 
 def _lowered(graph: Graph, source: Source) -> Module:
-    """The program of a graph; what the lowering took for granted is among its warnings."""
+    """The program of a graph, with what the lowering took for granted."""
     from dataclasses import replace
 
     from shardproof.frontends.fx.lowering import lower
 
     found = lower(graph, ranks=source.ranks or 1, constants=source.constants)
-    guesses = (f"{guess.kind}: {guess.text}" for guess in found.guesses)
-    return replace(found.module, warnings=(*found.module.warnings, *guesses))
+    return replace(found.module, guesses=tuple(found.guesses))
 
 
 # IR text

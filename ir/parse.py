@@ -15,7 +15,7 @@ import numpy as np
 from lark import Lark, Token, Transformer, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken, VisitError
 
-from shardproof.ir.module import Input, Module, ModuleError, Op, Output, Value
+from shardproof.ir.module import Guess, Input, Module, ModuleError, Op, Output, Value
 from shardproof.ir.types import DType, Frame, Location, Mesh, TensorType
 
 _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "none": None}
@@ -231,6 +231,7 @@ class _Builder:
         ops: list[Op] = []
         outputs: list[Output] = []
         warnings: list[str] = []
+        guesses: list[Guess] = []
         for kind, children in statements:
             if kind == "operation":
                 ops.append(self._operation(*children))
@@ -242,10 +243,20 @@ class _Builder:
                 number, file, line, function = children
                 where = None if function is None else _string(function)
                 self.frames[_integer(number)] = Frame(_string(file), _integer(line), where)
+            elif kind == "guess":
+                guesses.append(Guess(str(children[0]), _string(children[1]), _string(children[2])))
             else:
                 warnings.append(_string(children[0]))
-        number = None if rank is None else _integer(rank)
-        return Module(_string(name), mesh, tuple(inputs), tuple(ops), tuple(outputs), number, tuple(warnings))
+        return Module(
+            _string(name),
+            mesh,
+            tuple(inputs),
+            tuple(ops),
+            tuple(outputs),
+            None if rank is None else _integer(rank),
+            tuple(warnings),
+            tuple(guesses),
+        )
 
     def _axis(self, name: Token, size: Token) -> tuple[str, int]:
         return (_string(name) if name.type == "STRING" else str(name), _integer(size))

@@ -7,7 +7,7 @@
       output "logits" = %y
     }
 
-`parse(to_text(m))` equals `m` in every name, type, attribute bit, location and warning. Small
+`parse(to_text(m))` equals `m` in every name, type, attribute bit, location, warning and guess. Small
 arrays are listed row by row (a complex one as real and imaginary parts in turn), arrays of one
 value are a `splat`, others are little-endian bytes in base64. The body of a loop is a module in
 this form, with frames of its own.
@@ -42,6 +42,7 @@ def to_text(module: Module) -> str:
     body += [_operation(op, frames) for op in module.ops]
     body += [_output(output) for output in module.outputs]
     head = [f"warning {quote(text)}" for text in module.warnings]
+    head += [f"guess {g.kind} {quote(g.text)} {quote(g.value)}" for g in module.guesses]
     head += [f"frame {i} = {_frame(frame)}" for frame, i in frames.items()]
     axes = ", ".join(f"{_bare(name)}={size}" for name, size in module.mesh.axes)
     rank = "" if module.rank is None else f" rank={module.rank}"

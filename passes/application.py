@@ -213,7 +213,8 @@ class Application:
                     continue
             if extent == 1 or not held.isdisjoint(store.indices(e)):
                 continue
-            if store.inside and self._read_otherwise(e, (*(x for x, _ in slots), *infinite.values())):
+            every = (*slots, *((x, None) for x in infinite.values()))
+            if store.inside and self._read_otherwise((e, extent), every):
                 continue
             w = store.fresh(extent)
             self.outer[w] = store.substitute(e, self.outer)
@@ -228,11 +229,15 @@ class Application:
                 for k, t in enumerate(self.operands)
             ]
 
-    def _read_otherwise(self, e: Expr, others: Iterable[Expr]) -> bool:
-        """Whether a computed position shares an index with another expression."""
-        own = set(self.store.indices(e))
+    def _read_otherwise(self, slot: tuple[Expr, int], others: Iterable[tuple[Expr, int | None]]) -> bool:
+        """Whether a computed position, or an index within a larger extent, is read in another slot, too."""
+        e, _ = slot
         computed = any(u < 0 and isinstance(self.store.atom(u), Element) for u, _ in e[1])
-        return computed and any(x != e and not own.isdisjoint(self.store.indices(x)) for x in others)
+        within = e[0] == 0 and len(e[1]) == 1 and e[1][0][0] > 0 and e[1][0][1] == 1
+        own = set(self.store.indices(e))
+        return (computed or within) and any(
+            x != slot and not own.isdisjoint(self.store.indices(x[0])) for x in others
+        )
 
     # number
 

@@ -280,17 +280,24 @@ def _distinct_indicators(store: Store, factors: list[Term]) -> list[Term]:
 
 
 def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[Term], Coefficient]:
-    """Powers of one base are joined where the base allows it."""
+    """Powers of one base, whatever its scale, are joined where the base allows it."""
     powers: dict[Term, list[Fraction]] = {}
+    scales: dict[Term, Coefficient] = {}
     for t in factors:
-        c = store.classes[t.cls]
-        if c.op == "power":
+        base, exponent = t, Fraction(1)
+        if store.classes[t.cls].op == "power":
             (base,), _ = store.expand(t)
-            powers.setdefault(base, []).append(c.attrs[0])
-        else:
-            powers.setdefault(t, []).append(Fraction(1))
-    if len(powers) == len(factors):
+            exponent = store.classes[t.cls].attrs[0]
+        if exponent.denominator > 1:
+            scales.setdefault(Term(1, base.cls, base.access), base.coef)
+        powers.setdefault(base, []).append(exponent)
+    if len(powers) == len(factors) and all(base not in scales or scales[base] == 1 for base in powers):
         return factors, coef
+    for base, scale in scales.items():
+        if scale != 1 and base in powers and _may_join(store, base, [Fraction(1, 2)], False):
+            exponents = powers.pop(base)
+            powers[Term(scale, base.cls, base.access)] += exponents
+            coef = coef / Fraction(scale) ** int(sum(exponents))
     out: list[Term] = []
     for base, exponents in powers.items():
         whole = all(e.denominator == 1 for e in exponents)

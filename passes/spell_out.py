@@ -26,6 +26,20 @@ def spell_out(module: Module) -> Module:
     return replace(module, ops=tuple(ops))
 
 
+def spelled_alike(first: Module, second: Module) -> tuple[Module, Module]:
+    """Both programs, spelled out where only one of them has operators that this is about."""
+    if _has_logistic(first) == _has_logistic(second):
+        return first, second
+    return spell_out(first), spell_out(second)
+
+
+def _has_logistic(module: Module) -> bool:
+    return any(
+        op.opcode == "logistic" or any(_has_logistic(b) for b in op.attrs.values() if isinstance(b, Module))
+        for op in module.ops
+    )
+
+
 def _logistic(op: Op, names: set[str]) -> list[Op]:
     result, made = op.result, []
 

@@ -75,9 +75,9 @@ class Captured:
         return module, alone.guesses
 
     def module(self) -> Module:
-        """The program; what was guessed is among its warnings."""
+        """The program, with what was guessed."""
         module, guesses = self.program
-        return replace(module, warnings=(*module.warnings, *(f"{g.kind}: {g.text}" for g in guesses)))
+        return replace(module, guesses=guesses)
 
     @property
     def is_joined(self) -> bool:

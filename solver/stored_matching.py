@@ -58,12 +58,14 @@ def _key(weight: Weight, codes: Array) -> Key:
 class Matching:
     """`made` are implementation tensors by how they are made, `constants` those that are not.
 
-    `merged` names the reference tensor in whose place another stands that holds the same.
+    `merged` names the reference tensor in whose place another stands that holds the same. Where the tensors
+    of the implementation are `complete`, reference tensors that none is made of are constants, too.
     """
 
     own: Mapping[str, Weight]
     theirs: Mapping[str, Weight]
     reference: Module
+    complete: bool
     same: dict[str, str] = field(default_factory=dict)
     made: dict[str, tuple[Make, str]] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
@@ -112,15 +114,13 @@ class Matching:
             key = _key(weight, codes)
             reshaped = flat.get((key[0], prod(key[1]), key[2]))
             if reshaped is not None:
-                self._make(name, _reshaped(self._one(reshaped), weight.shape), "reshape", reshaped)
+                source = self._one(reshaped)
+                self.made[name] = _reshaped(source, weight.shape), f"`{source}` in another shape"
             elif key in moved:
-                self._make(name, self._copied(moved[key]), f"the reference's value `{moved[key].name}`", ())
+                self.made[name] = self._copied(moved[key])
             else:
                 turned = self._turned() if turned is None else turned
                 self._side_by_side(name, weight, codes, turned)
-
-    def _make(self, name: str, make: Make, how: str, sources: Sequence[str]) -> None:
-        self.made[name] = make, " ".join((*(f"`{n}`" for n in sources[:1]), how))
 
     def _moved(self, wanted: Collection[tuple[str, tuple[int, ...]]]) -> dict[Key, Value]:
         """Values of the reference of these types that are stored tensors moved about."""
@@ -142,8 +142,8 @@ class Matching:
                 found.setdefault(key, op.result)
         return found
 
-    def _copied(self, target: Value) -> Make:
-        """The operators of the reference that make a value of stored tensors."""
+    def _copied(self, target: Value) -> tuple[Make, str]:
+        """The operators of the reference that make a value of stored tensors, and the value in words."""
         wanted, chain = {target}, []
         for op in reversed(self.reference.ops):
             if op.opcode in MOVES and op.result in wanted:
@@ -159,7 +159,8 @@ class Matching:
                 values[op.result] = cutter.op(op.opcode, operands, op.result.type, **op.attrs)
             return values[target]
 
-        return make
+        sources = ", ".join(f"`{n}`" for n in names.values())
+        return make, f"the reference's value `{target.name}`, of {sources}"
 
     def _turned(self) -> dict[Key, tuple[list[str], tuple[int, ...]]]:
         """The reference tensors with their dims in every order."""
@@ -196,7 +197,7 @@ class Matching:
 
     def result(self, reference: Module, implementation: Module) -> Related:
         renamed = any(a != b for a, b in self.same.items())
-        if not (renamed or self.made or self.constants or self.merged):
+        if not (renamed or self.made or self.constants or self.merged or self.alone()):
             return Related(reference, implementation)
         cutter = Cutter(Mesh(), "stored ")
         types = {i.name: i.value.type for i in reference.inputs}
@@ -223,17 +224,19 @@ class Matching:
         other = _prefixed(implementation, tuple(cutter.ops), told, set(values) - plain)
         return Related(self._reference(reference), other, tuple(self._words()))
 
+    def alone(self) -> list[str]:
+        """The reference tensors that become constants."""
+        return [n for n in self.own if self.complete and n not in self.merged and n not in self.used]
+
     def _reference(self, module: Module) -> Module:
         cutter = Cutter(Mesh(), "stored ")
         values = {i.name: i.value for i in module.inputs}
         for name, first in self.merged.items():
             cutter.define(values[name], values[first])
         gone = set(self.merged)
-        if self.constants:
-            for name, weight in self.own.items():
-                if name not in self.merged and name not in self.used:
-                    cutter.ops.append(_constant(values[name], weight))
-                    gone.add(name)
+        for name in self.alone():
+            cutter.ops.append(_constant(values[name], self.own[name]))
+            gone.add(name)
         inputs = tuple(i for i in module.inputs if i.name not in gone)
         return replace(module, inputs=inputs, ops=(*cutter.ops, *module.ops))
 
@@ -248,6 +251,9 @@ class Matching:
         if self.constants:
             names = [f"`{n}`" for n in self.constants]
             yield f"constants, as the reference has no tensor of these contents: {_some(names)}"
+        if self.alone():
+            names = [f"`{n}`" for n in self.alone()]
+            yield f"constants, as only the reference has tensors of these contents: {_some(names)}"
         other = [f"`{n}`" for n in self.constants if n in self.own]
         if other:
             yield f"other contents than the reference's tensor of that name: {_some(other)}"

@@ -98,7 +98,9 @@ def related(
     Implementation inputs that are `declared` are left as they are. Nothing changes where all that both files
     store is of equal names and contents.
     """
-    work = Matching(_held(reference, own), _held(implementation, theirs, declared), reference)
+    work = Matching(
+        _held(reference, own), _held(implementation, theirs, declared), reference, complete=not declared
+    )
     work.pair()
     return work.result(reference, implementation)
 

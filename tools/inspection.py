@@ -49,6 +49,7 @@ def inspection_json(module: Module) -> str:
         "instructions": len(module.ops),
         "opcodes": dict(sorted(Counter(op.opcode for op in module.ops).items())),
         "warnings": list(module.warnings),
+        "guesses": [f"{guess.kind}: {guess.text}" for guess in module.guesses],
         "text": to_text(module),
     }
     return json.dumps(form, indent=2)
@@ -67,6 +68,7 @@ def inspection_text(module: Module) -> str:
     lines.append(f"collectives: {grouped.total() or 'none'}")
     lines += [f"  {count} x {described}" for described, count in grouped.items()]
     lines += [f"warning: {warning}" for warning in module.warnings]
+    lines += [f"guess: {guess.kind}: {guess.text}" for guess in module.guesses]
     return "".join(f"# {escaped(line)}\n" for line in lines) + "\n" + to_text(module)
 
 

@@ -15,8 +15,10 @@ import shardproof
 
 RELATIONS: Final = Path(__file__).resolve().parent / "relations"
 RANKS: Final = 2
-WEIGHTS: Final = {"torch": "torch", "onnx": "torch", "jax": "jax", "hlo": "hlo"}
-"""Whose names and layouts of weights a framework's program has."""
+NAMES: Final = {"torch": "torch", "onnx": "torch", "jax": "jax", "hlo": "hlo"}
+"""Whose names of weights a framework's program has."""
+ALIKE: Final = (("torch", "onnx"), ("jax", "hlo"))
+"""Frameworks whose whole weights are laid out alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,12 @@ class Pair:
     @property
     def relation(self) -> Path | None:
         """The relation file; None where the names, or the order, of the inputs say it all."""
-        own, other = WEIGHTS[self.reference], WEIGHTS[self.implementation]
-        if own == other:
-            return None
-        if "torch" in (own, other):
-            return RELATIONS / f"{own}_to_{other}.toml"
-        return RELATIONS / "between_jax_and_hlo.toml" if self.tp > 1 else None
+        both = {self.reference, self.implementation}
+        for alike in ALIKE:
+            if both == set(alike):
+                return RELATIONS / f"between_{'_and_'.join(alike)}.toml" if self.tp > 1 else None
+        own, other = (NAMES[f] for f in (self.reference, self.implementation))
+        return RELATIONS / f"{own}_to_{other}.toml"
 
 
 def pairs() -> Iterator[Pair]:

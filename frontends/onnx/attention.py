@@ -43,7 +43,7 @@ def _attention(s: Lowering, n: Node) -> list[Value | None]:
     before = 0 if past[0] is None else past[0].type.shape[2]
     pairs = zip(past, (k, v), strict=True)
     present = [x if old is None else s.emit("concatenate", old, x, dim=2) for old, x in pairs]
-    k, v = (_repeated(s, x, q.type.shape[1]) for x in present)
+    k, v = (repeated(s, x, q.type.shape[1]) for x in present)
     scale, cap, mode = n.attrs.get("scale"), n.attrs["softcap"], n.attrs["qk_matmul_output_mode"]
     if mode not in _MODES:
         s.fail(f"has qk_matmul_output_mode {mode}, 0 to 3 are known")
@@ -54,7 +54,7 @@ def _attention(s: Lowering, n: Node) -> list[Value | None]:
     masking = _masking(s, n, (batch, heads, rows, k.type.shape[2]), before)
     scores = masking.apply(s, capped)
     told = n.attrs.get("softmax_precision")
-    weights = _weights(s, s.convert(scores, dtype_of(told)) if told else scores, guarded=masking.whole)
+    weights = weighting(s, s.convert(scores, dtype_of(told)) if told else scores, guarded=masking.whole)
     weights = s.convert(weights, q.type.dtype)
     out = matmul(s, weights, v)
     if len(n.operand(0).type.shape) < _RANK:
@@ -75,7 +75,7 @@ def _heads(s: Lowering, n: Node, at: int, name: str) -> Value:
     return s.transpose(s.reshape(x, (batch, rows, count, features // count)), (0, 2, 1, 3))
 
 
-def _repeated(s: Lowering, x: Value, heads: int) -> Value:
+def repeated(s: Lowering, x: Value, heads: int) -> Value:
     """Each head for as many neighbours as there are of the queries."""
     batch, own, rows, size = x.type.shape
     if heads % own:
@@ -137,7 +137,7 @@ def _widened(s: Lowering, mask: Value, columns: int) -> Value:
     return s.emit("pad", mask, rest, low=(0,) * rank, high=high, interior=(0,) * rank)
 
 
-def _weights(s: Lowering, scores: Value, *, guarded: bool) -> Value:
+def weighting(s: Lowering, scores: Value, *, guarded: bool) -> Value:
     """Softmax over the last dim; a row of which all is masked gives 0."""
     last = (len(scores.type.shape) - 1,)
     powers = s.emit("exponential", scores)

@@ -164,7 +164,10 @@ def _scatter_elements(s: Lowering, n: Node) -> Value:
         return x
     others = tuple(d for d in range(len(shape)) if d != dim)
     part, at = _corner(s, x, shape, dim), positions(s, at, x.type.shape[dim])
-    twice = s.known(at) is not None and not distinct(s, at, dim)
+    found: Any = s.known(at)
+    if kind == "set" and found is not None and np.all(found == np.indices(shape)[dim] + found.flat[0]):
+        return _written(s, x, update, [int(found.flat[0]) if d == dim else 0 for d in range(len(shape))])
+    twice = found is not None and not distinct(s, at, dim)
     changed = s.emit(
         "scatter",
         part,
@@ -179,10 +182,12 @@ def _scatter_elements(s: Lowering, n: Node) -> Value:
         kind=kind,
         unique=kind == "set" and not twice,
     )
-    if part is x:
-        return changed
-    zero = s.scalar(0, DType.S64)
-    return s.emit("dynamic_update_slice", x, changed, *[zero] * len(shape))
+    return changed if part is x else _written(s, x, changed, [0] * len(shape))
+
+
+def _written(s: Lowering, x: Value, block: Value, starts: Sequence[int]) -> Value:
+    """`x` with a block written over it."""
+    return s.emit("dynamic_update_slice", x, block, *(s.scalar(k, DType.S64) for k in starts))
 
 
 def _scatter_nd(s: Lowering, n: Node) -> Value:
@@ -197,9 +202,8 @@ def _scatter_nd(s: Lowering, n: Node) -> Value:
     box = _box(found.reshape(-1, count)) if found is not None and kind == "set" else None
     if box is not None:
         low, extents = box
-        starts = [s.scalar(m, DType.S64) for m in (*low, *[0] * (rank - count))]
         block = s.reshape(update, (*extents, *x.type.shape[count:]))
-        return s.emit("dynamic_update_slice", x, block, *starts)
+        return _written(s, x, block, [*low, *[0] * (rank - count)])
     return s.emit(
         "scatter",
         x,
@@ -275,20 +279,46 @@ def _tensor_scatter(s: Lowering, n: Node) -> Value:
     if update.type.shape != (*shape[:dim], count, *shape[dim + 1 :]) or count > size:
         s.fail(f"writes {update.type} into {cache.type}")
     if at is None:
-        starts = [s.scalar(0, DType.S64)] * rank
-        return s.emit("dynamic_update_slice", cache, update, *starts)
+        return _written(s, cache, update, [0] * rank)
     top = size - count if mode == "linear" else size - 1
     known = span(s, at)
     if known is None or known[0] < 0 or known[1] > top:
         s.guess("ids_in_range", f"the positions that `{s.name}` writes from are 0 to {top}, as ONNX asks")
-    here = s.iota(at.type.dtype, (shape[0], size), 1)
-    offset = s.emit("subtract", here, s.place(at, (0,), (shape[0], size)))
-    if mode == "circular":
-        offset = s.select(s.compare("LT", offset, 0), s.pair("add", offset, size), offset)
-    inside = s.emit("and", s.compare("GE", offset, 0), s.compare("LT", offset, count))
-    bounds = [s.scalar(m, at.type.dtype) for m in (0, count - 1)]
-    new = by_batch(s, update, s.emit("clamp", bounds[0], offset, bounds[1]), 0, dim)
-    return s.select(s.place(inside, (0, dim), shape), new, cache)
+    return _around(s, cache, update, at, dim) if mode == "circular" else _blocks(s, cache, update, at, dim)
+
+
+def _blocks(s: Lowering, cache: Value, update: Value, at: Value, dim: int) -> Value:
+    """The block of each batch written from its position on."""
+    rank = len(cache.type.shape)
+    if cache.type.shape[0] == 1:
+        zero = s.scalar(0, at.type.dtype)
+        starts = [s.reshape(at, ()) if d == dim else zero for d in range(rank)]
+        return s.emit("dynamic_update_slice", cache, update, *starts)
+    return s.emit(
+        "scatter",
+        cache,
+        s.reshape(at, (cache.type.shape[0], 1)),
+        update,
+        update_window_dims=tuple(range(1, rank)),
+        inserted_window_dims=(),
+        scatter_dims_to_operand_dims=(dim,),
+        index_vector_dim=1,
+        input_batching_dims=(0,),
+        scatter_indices_batching_dims=(0,),
+        kind="set",
+        unique=False,
+    )
+
+
+def _around(s: Lowering, cache: Value, update: Value, at: Value, dim: int) -> Value:
+    """The block of each batch written from its position on, and behind the last place from the first."""
+    shape, count = cache.type.shape, update.type.shape[dim]
+    lines = (shape[0], shape[dim])
+    offset = s.emit("subtract", s.iota(at.type.dtype, lines, 1), s.place(at, (0,), lines))
+    offset = s.select(s.compare("LT", offset, 0), s.pair("add", offset, shape[dim]), offset)
+    inside = s.compare("LT", offset, count)
+    last = s.emit("minimum", offset, s.like(offset, count - 1))
+    return s.select(s.place(inside, (0, dim), shape), by_batch(s, update, last, 0, dim), cache)
 
 
 RULES: Final[Mapping[str, Rule]] = {

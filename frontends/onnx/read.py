@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -15,6 +16,8 @@ FIRST_OPSET: Final = 13
 CONVERTED_OPSET: Final = 7
 """The oldest that `onnx.version_converter` brings there."""
 _EXTERNAL: Final = 1
+_DOTS: Final = re.compile(r"[^.]*(\.\.\.)?[^.]*")
+_BETWEEN_TERMS: Final = re.compile(",|->")
 _LONGEST: Final = 300
 _FIRST_FIELD: Final = b"\x08"
 
@@ -53,6 +56,8 @@ def read_model(data: bytes, folder: Path) -> Any:
     for opset in (o for m in (model, *model.functions) for o in m.opset_import):
         if opset.version not in range(1, 1 << 31):
             raise ModuleError(f"imports opset {opset.version} of domain {opset.domain!r}, which is none")
+    for node in _nodes(model):
+        _check_equation(node)
     model = _converted(model)
     _rename(model)
     try:
@@ -60,6 +65,14 @@ def read_model(data: bytes, folder: Path) -> Any:
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModuleError(f"is not valid ONNX: {_line(error)}") from None
     return model
+
+
+def _check_equation(node: Any) -> None:
+    """Raises ModuleError where an Einsum has dots that are no ellipsis, on which onnx never ends."""
+    for attribute in node.attribute if node.op_type == "Einsum" else ():
+        text = attribute.s.decode("utf-8", "replace")
+        if not all(_DOTS.fullmatch(term) for term in _BETWEEN_TERMS.split(text)):
+            raise ModuleError(f"is not valid ONNX: an Einsum has the equation {text[:_LONGEST]!r}")
 
 
 def _converted(model: Any) -> Any:

@@ -14,6 +14,7 @@ from shardproof.frontends.onnx import (
     indexing,
     layout,
     microsoft,
+    microsoft_attention,
     norms,
     pads,
     pointwise,
@@ -54,9 +55,11 @@ _DEFAULT: Final = (
     signal.RULES,
 )
 
+_MICROSOFT: Final = (microsoft.RULES, microsoft_attention.RULES, ranks.RULES)
+
 TABLE: Final[Mapping[tuple[str, str], Rule]] = {
     **{("", name): rule for rules in _DEFAULT for name, rule in rules.items()},
     **{(f"{microsoft.DOMAIN}.nchwc", name): rule for name, rule in microsoft.BLOCKED.items()},
-    **{(microsoft.DOMAIN, name): rule for name, rule in {**microsoft.RULES, **ranks.RULES}.items()},
+    **{(microsoft.DOMAIN, name): rule for rules in _MICROSOFT for name, rule in rules.items()},
 }
 """Other operators of the standard are read by the function that defines them, if there is one."""

@@ -400,7 +400,14 @@ def _selected(which: Any, x: Any) -> Any:
     return lax.select_n(which, x, x + 1, x + 2)
 
 
+def _complex(x: Any, y: Any) -> Any:
+    z = lax.exp(lax.complex(x, y)) * lax.complex(y, x)
+    return lax.real(z), lax.imag(lax.conj(z)), jnp.abs(z)
+
+
 ONE_RANK: dict[str, Program] = {
+    "complex": (_complex, [f(3, 4), f(3, 4)]),
+    "placed": (lambda x: jax.device_put(x) + 1, [f(3)]),
     "unary": (_unary, [f(3, 4)]),
     "binary": (_binary, [f(3, 4), f(3, 4)]),
     "integers": (_integers, [i(3, 4), i(3, 4)]),

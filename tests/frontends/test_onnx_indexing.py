@@ -13,6 +13,7 @@ from onnx_models import MICROSOFT, model, node, save
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
+from shardproof.solver.relation_file import Declared
 from shardproof.solver.verdict import Result, Verdict
 from shardproof.solver.verify import verify
 
@@ -61,6 +62,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         )
         for kind in ("add", "mul", "max", "min")
     },
+    "set run": (
+        node("ScatterElements", "x i u", "y", axis=-2),
+        {"x": X, "i": np.indices((3, 2, 4))[1] - 4, "u": floats(3, 2, 4)},
+    ),
     "set nd": (
         node("ScatterND", "x i u", "y"),
         {"x": X, "i": np.asarray([[0, 1], [-1, 2], [2, -1]]), "u": floats(3, 6)},
@@ -79,6 +84,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cache": (
         node("TensorScatter", "x u i", "y", axis=1),
         {"x": X, "u": floats(4, 2, 6), "i": np.asarray([0, 3, 1, 2])},
+    ),
+    "cache of one": (
+        node("TensorScatter", "x u i", "y", axis=2),
+        {"x": X[:1], "u": floats(1, 5, 2), "i": np.asarray([4])},
     ),
     "cache from its start": (node("TensorScatter", "x u", "y", axis=1), {"x": X, "u": floats(4, 2, 6)}),
     "cache around": (
@@ -207,6 +216,44 @@ TWINS: dict[str, tuple[Sequence[Any], Sequence[Any], dict[str, Any]]] = {
 def test_a_wrong_program_is_not_verified(name: str) -> None:
     one, other, given = TWINS[name]
     assert verdict(one, other, given) is not Verdict.VERIFIED
+
+
+@pytest.mark.parametrize(("start", "right"), [(1, True), (2, False)])
+def test_run_of_positions_is_a_block(start: int, right: bool) -> None:
+    given = {"x": floats(4, 6), "u": floats(4, 2)}
+    stored = {
+        "i": np.indices((4, 2))[1] + 1, "zero": np.asarray([0]), "low": np.asarray([start]),
+        "high": np.asarray([start + 2]), "end": np.asarray([6]), "dim": np.asarray([1]),
+    }  # fmt: skip
+    pieces = [
+        node("Slice", "x zero low dim", "a"),
+        node("Slice", "x high end dim", "b"),
+        node("Concat", "a u b", "y", axis=1),
+    ]
+    one = imported(program([node("ScatterElements", "x i u", "y", axis=1)], given, "y", stored))
+    found = verify(imported(program(pieces, given, "y", stored)), one)
+    assert found.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_block_in_a_cache_of_jax(batch: int) -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from shardproof.jax_api import capture_jax
+
+    given = {"x": floats(batch, 6, 2), "u": floats(batch, 3, 2), "i": np.zeros((batch,), np.int32)}
+    nodes = [node("Cast", "i", "j", to=7), node("TensorScatter", "x u j", "y", axis=1)]
+    module = imported(program(nodes, given, "y"))
+    shapes = {n: jax.ShapeDtypeStruct(a.shape, a.dtype) for n, a in given.items()}
+
+    def captured(shift: int) -> Module:
+        def one(x: Any, u: Any, i: Any) -> Any:
+            return jax.lax.dynamic_update_slice(x, u, (i + shift, 0))
+
+        return capture_jax(lambda x, u, i: jax.vmap(one)(x, u, i), inputs=shapes)
+
+    ranges: dict[str, Any] = {"ranges": {"i": (0, 4)}}
+    assert verify(captured(0), module, relation=Declared(**ranges)).verdict is Verdict.VERIFIED
+    assert verify(captured(1), module, relation=Declared(**ranges)).verdict is Verdict.REFUTED
 
 
 def test_positions_that_count_from_the_end() -> None:

@@ -97,7 +97,8 @@ def test_one_hot_rows_of_the_largest_elements() -> None:
     assert disagreement(proto, given) is None
     assert "or" not in {op.opcode for op in imported(proto).ops}
     row = [node("Unsqueeze", "w t", "u"), node("MatMul", "u h", "z"), node("Squeeze", "z t", "y")]
-    for other, right in (([*nodes[:2], *row], True), ([*nodes[:3], node("Mul", "h h", "m"), nodes[4]], False)):
+    wrong = [*nodes[:3], node("Mul", "h h", "m"), nodes[4]]
+    for other, right in (([*nodes[:2], *row], True), (wrong, False)):
         found = verify(imported(proto), imported(program(other, given, "y", stored)))
         assert (found.verdict is Verdict.VERIFIED) == right
 
@@ -128,3 +129,33 @@ def test_dropout_draws() -> None:
     rated = program([node("Dropout", "x r t", "y")], given, "y", {"t": np.asarray(True)})
     with pytest.raises(ModuleError, match="depends on `r`"):
         imported(rated)
+
+
+def test_router_of_pytorch() -> None:
+    """Weights put in the places of the largest elements, which do not repeat, are one-hot rows summed."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Router(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            w, i = torch.topk(torch.softmax(x, -1), 2)
+            return torch.zeros_like(x).scatter(1, i, w)
+
+    class Given(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, i: Any) -> Any:
+            return torch.zeros_like(x).scatter(1, i, torch.softmax(x, -1)[:, :2])
+
+    x = RNG.normal(size=(4, 5)).astype(np.float32)
+    stored = {"k": np.asarray([2]), "d": np.asarray(5), "v": np.asarray([0, 1], np.float32)}
+    stored |= {"last": np.asarray([-1]), "t": np.asarray([1])}
+    nodes = [
+        node("Softmax", "x", "p"), node("TopK", "p k", "w i"), node("OneHot", "i d v", "h"),
+        node("Unsqueeze", "w last", "u"), node("Mul", "h u", "m"), node("ReduceSum", "m t", "y", keepdims=0),
+    ]  # fmt: skip
+    rows = imported(program(nodes, {"x": x}, "y", stored))
+    graph = torch.export.export(Router(), (torch.tensor(x),))
+    assert verify(graph, rows).verdict is Verdict.VERIFIED
+    wrong = [*nodes[:1], node("TopK", "x k", "w i"), *nodes[2:]]
+    assert verify(graph, imported(program(wrong, {"x": x}, "y", stored))).verdict is Verdict.REFUTED
+    at = torch.zeros((4, 2), dtype=torch.int64)
+    repeated = torch.export.export(Given(), (torch.tensor(x), at))
+    assert verify(repeated, repeated).verdict is not Verdict.VERIFIED

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx_checks import disagreement, imported, program
-from onnx_models import model, node
+from onnx_models import MICROSOFT, model, node, save
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import ModuleError
@@ -347,3 +348,32 @@ def test_equal_programs_are_verified_and_others_refuted(name: str) -> None:
     reference, equal, other = map(imported, PAIRS[name])
     assert verify(reference, equal).verdict is Verdict.VERIFIED
     assert verify(reference, other).verdict is Verdict.REFUTED
+
+
+# convolutions over two ranks
+
+INNER, OUTER = reals(6, 4, 3, 3), reals(5, 6, 1, 1)
+
+
+def block(first: Any, second: Any, *tail: Any) -> Any:
+    """Two convolutions; what the tail makes of their result `p` is the output."""
+    nodes = [node("Conv", "x a", "h", pads=[1, 1, 1, 1]), node("Relu", "h", "r"), node("Conv", "r b", "p")]
+    nodes += tail
+    return model(nodes, {"x": (2, 4, 6, 6)}, {"y": (2, 5, 6, 6)}, {"a": first, "b": second})
+
+
+def by_channels(*tail: Any) -> list[Any]:
+    """The inner channels cut in halves."""
+    cuts = (slice(0, 3), slice(3, 6))
+    return [block(INNER[cut], OUTER[:, cut], *tail) for cut in cuts]
+
+
+def test_channels_over_ranks_are_summed(tmp_path: Path) -> None:
+    reference = save(block(INNER, OUTER, node("Identity", "p", "y")), tmp_path / "reference.onnx")
+
+    def verdict(*tail: Any) -> Verdict:
+        files = [save(m, tmp_path / f"rank{r}.onnx") for r, m in enumerate(by_channels(*tail))]
+        return verify(reference, files).verdict
+
+    assert verdict(node("AllReduce", "p", "y", MICROSOFT)) is Verdict.VERIFIED
+    assert verdict(node("Identity", "p", "y")) is Verdict.REFUTED

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import SAMPLES
 
-from shardproof.ir.module import Input, Module, ModuleError, Op, Output, Value
+from shardproof.ir.module import Guess, Input, Module, ModuleError, Op, Output, Value
 from shardproof.ir.text import parse, to_text
 from shardproof.ir.types import DType, Frame, Location, Mesh, TensorType
 from shardproof.ir.verify import verify
@@ -37,7 +37,7 @@ def facts(item: Any) -> Any:
         return (item.file, item.line, tuple((f.file, f.line, f.function) for f in item.stack))
     if isinstance(item, Module):
         parts = (item.inputs, item.ops, item.outputs)
-        return (item.name, item.mesh.axes, tuple(map(facts, parts)), item.rank, item.warnings)
+        return (item.name, item.mesh.axes, tuple(map(facts, parts)), item.rank, item.warnings, item.guesses)
     if isinstance(item, tuple):
         return ("tuple", *map(facts, item))
     return (type(item).__name__, item)
@@ -153,10 +153,12 @@ READABLE = Module(
     ),
     (Output("logits", Y, "x"),),
     warnings=("custom call f is opaque",),
+    guesses=(Guess("ids_in_range", 'the "ids" are in range', "x"),),
 )
 TEXT = """\
 module "llama" mesh(tp=2) {
   warning "custom call f is opaque"
+  guess ids_in_range "the \\"ids\\" are in range" "x"
   frame 0 = "train.py":3 in "main"
   frame 1 = "model.py":12
   %x = input(0) sharding=(1, 2) : f32[4,8]

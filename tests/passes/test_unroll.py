@@ -1,6 +1,8 @@
-"""Loops written out: what the rounds read and give, in both directions, and within a limit."""
+"""Loops run, and written out: what the rounds read and give, in both directions, and within a limit."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +37,13 @@ def test_rounds_are_written_out_in_order(reverse: bool) -> None:
     verify(long)
     assert has_loops(module) and not has_loops(long)
     x, xs = np.array([1.0, -1.0]), np.arange(6.0).reshape(3, 2)
-    found = run(long, {"x": x, "xs": xs})
-    rows, c = [None] * 3, x
+    for found in (run(long, {"x": x, "xs": xs}), run(module, {"x": x, "xs": xs})):
+        check_rounds(found, x, xs, reverse=reverse)
+
+
+def check_rounds(found: Any, x: Any, xs: Any, *, reverse: bool) -> None:
+    rows: list[Any] = [None] * 3
+    c = x
     for k in range(3)[:: -1 if reverse else 1]:
         c = 2 * c + xs[k]
         rows[k] = c

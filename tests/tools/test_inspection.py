@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from shardproof import __version__
-from shardproof.ir.module import Input, Module, Op, Output, Value
+from shardproof.ir.module import Guess, Input, Module, Op, Output, Value
 from shardproof.ir.text import parse, to_text
 from shardproof.ir.types import DType, Location, Mesh, TensorType
 from shardproof.tools.command_line import run
@@ -34,6 +34,7 @@ def program() -> Module:
         ),
         (Output("out", total, "y"),),
         warnings=("custom call `Fast` is kept as an unknown function",),
+        guesses=(Guess("group_guess", "group 3 is over tp", "3"),),
     )
 
 
@@ -56,6 +57,7 @@ def test_text() -> None:
         "# collectives: 1",
         "#   1 x all_reduce sum over [0, 1], [2, 3]",
         "# warning: custom call `Fast` is kept as an unknown function",
+        "# guess: group_guess: group 3 is over tp",
     ]
     assert rest == to_text(program())
 
@@ -92,6 +94,7 @@ def test_json() -> None:
         "instructions": 2,
         "opcodes": {"add": 1, "all_reduce": 1},
         "warnings": ["custom call `Fast` is kept as an unknown function"],
+        "guesses": ["group_guess: group 3 is over tp"],
     }
 
 
