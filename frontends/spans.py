@@ -17,23 +17,30 @@ _KEEPS: Final = frozenset({"reshape", "broadcast_in_dim", "transpose", "slice", 
 _JOINS: Final = frozenset({"concatenate", "select"})
 
 
-def span(s: Builder, x: Value, depth: int = _DEPTH) -> Span | None:
+def span(s: Builder, x: Value) -> Span | None:
     """A range that all elements of an integer tensor lie in; None when none is known."""
+    return _span(s, x, {}, _DEPTH)
+
+
+def _span(s: Builder, x: Value, seen: dict[Value, Span | None], depth: int) -> Span | None:
+    if x in seen:
+        return seen[x]
     known = s.known(x)
     if known is not None and x.type.dtype.kind in ("int", "uint", "bool"):
         return (int(known.min()), int(known.max())) if known.size else (0, 0)
     op = s.maker(x)
     if op is None or not depth or x.type.dtype.kind not in ("int", "uint"):
         return None
-    found = _of(s, op, x, depth - 1)
-    return found if found is not None and _fits(found, x) else None
+    found = _of(s, op, x, seen, depth - 1)
+    seen[x] = found if found is not None and _fits(found, x) else None
+    return seen[x]
 
 
-def _of(s: Builder, op: Op, x: Value, depth: int) -> Span | None:
+def _of(s: Builder, op: Op, x: Value, seen: dict[Value, Span | None], depth: int) -> Span | None:
     if op.opcode in _KEEPS:
-        return span(s, op.operands[0], depth)
+        return _span(s, op.operands[0], seen, depth)
     if op.opcode == "convert" and op.operands[0].type.dtype.kind in ("int", "uint"):
-        return span(s, op.operands[0], depth)
+        return _span(s, op.operands[0], seen, depth)
     if op.opcode == "top_k":
         return (0, max(op.operands[0].type.shape[-1] - 1, 0)) if x == op.results[1] else None
     if op.opcode == "argreduce":
@@ -41,7 +48,7 @@ def _of(s: Builder, op: Op, x: Value, depth: int) -> Span | None:
     if op.opcode == "iota":
         return 0, max(x.type.shape[op.attrs["dim"]] - 1, 0)
     if op.opcode in _JOINS:
-        spans = [span(s, v, depth) for v in op.operands[op.opcode == "select" :]]
+        spans = [_span(s, v, seen, depth) for v in op.operands[op.opcode == "select" :]]
         known = [found for found in spans if found is not None]
         if len(known) < len(spans):
             return None

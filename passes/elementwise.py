@@ -49,7 +49,7 @@ def _applied(
     if opcode == "convert":
         return convert(store, x[0], source, dtype)
     kind = source.kind
-    if kind == "real":
+    if kind == "real" and dtype.kind != "complex":
         return _real(store, opcode, x, attrs)
     if kind == "bool":
         return _bool(store, opcode, x, attrs)

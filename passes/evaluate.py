@@ -208,8 +208,10 @@ REDUCTIONS: Final[Mapping[str, Callable[[Grid, tuple[int, ...]], Grid]]] = {
 
 def _table_function(opcode: str, x: Sequence[Grid], source: DType, result: DType, **attrs: Any) -> Grid:
     """An operator of the table on whole arrays."""
+    if source.kind != "complex" and any(map(np.iscomplexobj, x)):
+        raise EvaluationError(f"{opcode} of complex numbers is not known")
     shape = np.broadcast_shapes(*(np.shape(v) for v in x))
-    storage = np.float64 if source.kind == "real" else source.storage
+    storage = STORAGE[source.kind] if source.kind in ("real", "complex") else source.storage
     arrays = [np.broadcast_to(v, shape).astype(storage) for v in x]
     operands = tuple(Value(f"x{k}", TensorType(source, shape)) for k in range(len(x)))
     op = Op(opcode, operands, (Value("y", TensorType(result, shape)),), attrs)
@@ -220,20 +222,27 @@ def _table_function(opcode: str, x: Sequence[Grid], source: DType, result: DType
     return meaning(op, arrays)[0].astype(STORAGE[kind])
 
 
+_RESULTS: Final[Mapping[str, DType]] = {"bool": DType.BOOL, "complex": DType.C128}
+
+
+def _source(x: Sequence[Grid]) -> DType:
+    return DType.C128 if any(map(np.iscomplexobj, x)) else DType.F64
+
+
 def _function(c: Class, x: Sequence[Grid]) -> Grid:
     opcode, *rest = c.attrs
     types = [DType(r) for r in rest if isinstance(r, str)]
-    source, result = types or (DType.F64, DType.BOOL if c.kind == "bool" else DType.F64)
+    source, result = types or (_source(x), _RESULTS.get(c.kind, DType.F64))
     return _table_function(opcode, x, source, result, **dict(r for r in rest if isinstance(r, tuple)))
 
 
 def _real_function(c: Class, x: Sequence[Grid]) -> Grid:
-    return _table_function(c.op, x, DType.F64, DType.F64)
+    return _table_function(c.op, x, _source(x), _RESULTS.get(c.kind, DType.F64))
 
 
 def _compare(c: Class, x: Sequence[Grid]) -> Grid:
     total = c.op == "compare_total"
-    return _table_function("compare", x, DType.F64, DType.BOOL, direction=c.attrs[0], total=total)
+    return _table_function("compare", x, _source(x), DType.BOOL, direction=c.attrs[0], total=total)
 
 
 def _modular(c: Class, x: Sequence[Grid]) -> Grid:
@@ -264,7 +273,7 @@ POINTWISE: Final[Mapping[str, Callable[[Class, Sequence[Grid]], Grid]]] = {
     "multiply": lambda c, x: fold(np.multiply, x),
     "maximum": lambda c, x: fold(np.maximum, x),
     "minimum": lambda c, x: fold(np.minimum, x),
-    "power": lambda c, x: np.power(np.asarray(x[0], np.float64), float(c.attrs[0])),
+    "power": lambda c, x: np.power(np.asarray(x[0], _source(x).storage), float(c.attrs[0])),
     "power_of": lambda c, x: np.power(x[0], x[1]),
     "absolute": lambda c, x: np.abs(x[0]),
     "select": lambda c, x: np.where(*x),
@@ -310,7 +319,8 @@ def _pseudo_function(key: object, x: Sequence[Grid], free: int, size: int, kind:
     shape = x[0].shape[:free] if x else ()
     total: Grid = np.zeros((*shape, size))
     for array in x:
-        flat = array.reshape(*array.shape[:free], -1).astype(np.float64)
+        parts = np.stack([array.real, array.imag], -1) if np.iscomplexobj(array) else array
+        flat = parts.reshape(*array.shape[:free], -1).astype(np.float64)
         total = total + flat @ draw.integers(1, 97, (flat.shape[-1], size))
     return _of_kind(total + draw.integers(0, 97, size), kind)
 

@@ -52,7 +52,7 @@ def _rotary_embedding(s: Lowering, n: Node) -> Value:
 
 
 def rotated(s: Lowering, x: Value, cosines: Value, sines: Value, *, interleaved: bool) -> Value:
-    """The first features of (batch, heads, rows, features) turned by tables of (batch, rows, half as many)."""
+    """The first features of (batch, heads, rows, features) turned by tables of (batch, rows, angles)."""
     half = cosines.type.shape[-1]
     if cosines.type.shape != sines.type.shape or 2 * half > x.type.shape[3]:
         s.fail(f"turns {x.type} by tables of {cosines.type} and {sines.type}")

@@ -134,8 +134,8 @@ def test_attention_with_a_cache() -> None:
     agrees(attention, arrays, {"y": (2, 3, 8), "n": (2, 2, 2, 7, 4)})
 
 
-SHARED = {"q": floats(2, 3, 32), "k": floats(2, 3, 16), "v": floats(2, 3, 16)}
-WIDE = {"c": floats(9, 4), "s": floats(9, 4)}
+SHARED = {"q": floats(2, 3, 64), "k": floats(2, 3, 32), "v": floats(2, 3, 32)}
+WIDE = {"c": floats(9, 8), "s": floats(9, 8)}
 FIRST = {"l": np.array([2, 2], np.int32), "t": np.array([3], np.int32)}
 LATER = {"l": np.array([6, 6], np.int32), "t": np.array([7], np.int32)}
 
@@ -144,7 +144,7 @@ LATER = {"l": np.array([6, 6], np.int32), "t": np.array([7], np.int32)}
     ("operands", "arrays", "attributes"),
     [
         ("q k v - - l t", {**SHARED, **FIRST}, {}),
-        ("q - - - - l t", {"q": floats(2, 3, 64), **FIRST}, {}),
+        ("q - - - - l t", {"q": floats(2, 3, 128), **FIRST}, {}),
         ("q k v - - l t c s", {**SHARED, **FIRST, **WIDE}, {"do_rotary": 1}),
         ("q k v - - l t c s", {**SHARED, **FIRST, **WIDE}, {"do_rotary": 1, "rotary_interleaved": 1}),
         ("q k v - - l t", {**SHARED, **FIRST}, {"softcap": 2.0, "scale": 0.75}),
@@ -152,21 +152,21 @@ LATER = {"l": np.array([6, 6], np.int32), "t": np.array([7], np.int32)}
 )
 def test_grouped_prompt(operands: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
     attention = fused("GroupQueryAttention", operands, "y nk nv", num_heads=4, kv_num_heads=2, **attributes)
-    agrees(attention, arrays, {"y": (2, 3, 32), "nk": (2, 2, 3, 8), "nv": (2, 2, 3, 8)})
+    agrees(attention, arrays, {"y": (2, 3, 64), "nk": (2, 2, 3, 16), "nv": (2, 2, 3, 16)})
 
 
 @pytest.mark.parametrize("rotary", [0, 1])
 def test_grouped_step(rotary: int) -> None:
     """One new row after a full cache."""
-    step = {"q": floats(1, 1, 32), "k": floats(1, 1, 16), "v": floats(1, 1, 16)}
-    cache = {"pk": floats(1, 2, 6, 8), "pv": floats(1, 2, 6, 8)}
+    step = {"q": floats(1, 1, 64), "k": floats(1, 1, 32), "v": floats(1, 1, 32)}
+    cache = {"pk": floats(1, 2, 6, 16), "pv": floats(1, 2, 6, 16)}
     lengths = {"l": np.array([6], np.int32), "t": np.array([7], np.int32)}
     operands = "q k v pk pv l t c s" if rotary else "q k v pk pv l t"
     arrays = {**step, **cache, **lengths, **(WIDE if rotary else {})}
     attention = fused(
         "GroupQueryAttention", operands, "y nk nv", num_heads=4, kv_num_heads=2, do_rotary=rotary
     )
-    agrees(attention, arrays, {"y": (1, 1, 32), "nk": (1, 2, 7, 8), "nv": (1, 2, 7, 8)})
+    agrees(attention, arrays, {"y": (1, 1, 64), "nk": (1, 2, 7, 16), "nv": (1, 2, 7, 16)})
 
 
 def grouped(**attributes: Any) -> Any:

@@ -39,6 +39,7 @@ def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
     line += ["--lemmas", "a.lemma", "--lemmas", "b.lemma"]
     line += ["--certificate", str(proof), "--goals", str(tmp_path)]
     line += ["--save-relation", str(saved), "--strict", "--assume", "x", "--assume", "y", "--timeout", "2.5"]
+    line += ["--initializers", "inputs"]
     assert run(line) == 0
     assert solver.programs == (Path("a.pb"), Path("b.pb"))
     progress = solver.options.pop("progress")
@@ -54,6 +55,7 @@ def test_options_reach_the_solver(solver: Solver, tmp_path: Path) -> None:
         "lemmas": (Path("a.lemma"), Path("b.lemma")),
         "certificate": proof,
         "goals": tmp_path,
+        "initializers": "inputs",
     }
 
 
@@ -72,6 +74,7 @@ def test_defaults(solver: Solver) -> None:
         "lemmas": (),
         "certificate": None,
         "goals": None,
+        "initializers": None,
     }
 
 
