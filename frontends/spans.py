@@ -11,7 +11,7 @@ from shardproof.ir.module import Op, Value
 
 Span = tuple[int, int]
 """The least and the greatest integer that an element may be."""
-_DEPTH: Final = 24
+_DEPTH: Final = 64
 _KEEPS: Final = frozenset({"reshape", "broadcast_in_dim", "transpose", "slice", "reverse", "gather"})
 """Operators whose elements are elements of their first operand."""
 _JOINS: Final = frozenset({"concatenate", "select"})

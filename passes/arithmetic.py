@@ -294,10 +294,13 @@ def _cancel(store: Store, factors: list[Term], coef: Coefficient) -> tuple[list[
     if len(powers) == len(factors) and all(base not in scales or scales[base] == 1 for base in powers):
         return factors, coef
     for base, scale in scales.items():
-        if scale != 1 and base in powers and _may_join(store, base, [Fraction(1, 2)], False):
-            exponents = powers.pop(base)
-            powers[Term(scale, base.cls, base.access)] += exponents
-            coef = coef / Fraction(scale) ** int(sum(exponents))
+        whole_powers = [e for e in powers.get(base, ()) if e.denominator == 1]
+        if scale != 1 and whole_powers and _may_join(store, base, [Fraction(1, 2)], False):
+            roots = [e for e in powers.pop(base) if e.denominator > 1]
+            if roots:
+                powers[base] = roots
+            powers[Term(scale, base.cls, base.access)] += whole_powers
+            coef = coef / Fraction(scale) ** int(sum(whole_powers))
     out: list[Term] = []
     for base, exponents in powers.items():
         whole = all(e.denominator == 1 for e in exponents)

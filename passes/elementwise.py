@@ -101,7 +101,7 @@ REAL: Final[Mapping[str, Callable[[Store, Sequence[Term]], Term]]] = {
     "maximum": real.maximum,
     "minimum": real.minimum,
     "sqrt": lambda s, x: real.power(s, x[0], Fraction(1, 2)),
-    "rsqrt": lambda s, x: real.power(s, x[0], Fraction(-1, 2)),
+    "rsqrt": lambda s, x: real.power(s, real.power(s, x[0], Fraction(1, 2)), Fraction(-1)),
     "expm1": lambda s, x: real.add(s, [real.exponential(s, x[0]), s.real(-1)]),
     "log1p": lambda s, x: real.pointwise(s, "function", ("log",), "real", [real.add(s, [x[0], s.real(1)])]),
 }
