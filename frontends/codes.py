@@ -18,8 +18,9 @@ _FLOAT: Final = {DType.F16: np.float16, DType.F32: np.float32, DType.F64: np.flo
 
 
 def code_bits(dtype: DType) -> int | None:
-    """Width of the unsigned integers that code `dtype`; None for types without codes of whole bytes."""
-    return dtype.bits if dtype.bits in (8, 16, 32, 64, 128) else None
+    """Width of the unsigned integers that code `dtype`; None for types without codes of whole bytes, and for
+    the one that holds powers of two only."""
+    return dtype.bits if dtype.bits in (8, 16, 32, 64, 128) and dtype is not DType.F8E8M0FNU else None
 
 
 def codes_of(values: Array, dtype: DType) -> Array:

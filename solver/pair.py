@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.passes.mesh_axes import mesh_axes
+from shardproof.passes.spell_out import spelled_alike
 from shardproof.solver.capture_relation import aligned, with_placements
 from shardproof.solver.captured import Captured
 from shardproof.solver.claims import unique
@@ -92,6 +93,7 @@ def read_pair(
         found = related(first, second, stored.whole, stored.ranks[0], named)
         first, second, told = found.reference, found.implementation, found.told
         stored = stored.only(named)
+    first, second = spelled_alike(first, second)
     return Pair(
         first,
         second,

@@ -59,7 +59,8 @@ class Matching:
     """`made` are implementation tensors by how they are made, `constants` those that are not.
 
     `merged` names the reference tensor in whose place another stands that holds the same. Where the tensors
-    of the implementation are `complete`, reference tensors that none is made of are constants, too.
+    of the implementation are `complete`, reference tensors that none is made of are `copies` of others with
+    their dims in another order, or constants, too.
     """
 
     own: Mapping[str, Weight]
@@ -70,6 +71,7 @@ class Matching:
     made: dict[str, tuple[Make, str]] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
     merged: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     _alike: dict[Key, list[str]] = field(default_factory=dict)
 
@@ -91,6 +93,13 @@ class Matching:
                 self.same |= dict.fromkeys(names, self._one(sources))
         if rest:
             self._rearranged(rest)
+        alone = self.alone()
+        if alone and self.used:
+            turned = self._turned(self.used)
+            for name in alone:
+                names, order = turned.get(_key(self.own[name], self.own[name].codes()), ([], ()))
+                if names:
+                    self.copies[name] = names[0], order
 
     def _one(self, names: Sequence[str]) -> str:
         """The reference tensor that stands for all these, which hold the same."""
@@ -119,7 +128,7 @@ class Matching:
             elif key in moved:
                 self.made[name] = self._copied(moved[key])
             else:
-                turned = self._turned() if turned is None else turned
+                turned = self._turned(self.own) if turned is None else turned
                 self._side_by_side(name, weight, codes, turned)
 
     def _moved(self, wanted: Collection[tuple[str, tuple[int, ...]]]) -> dict[Key, Value]:
@@ -162,16 +171,16 @@ class Matching:
         sources = ", ".join(f"`{n}`" for n in names.values())
         return make, f"the reference's value `{target.name}`, of {sources}"
 
-    def _turned(self) -> dict[Key, tuple[list[str], tuple[int, ...]]]:
-        """The reference tensors with their dims in every order."""
+    def _turned(self, names: Iterable[str]) -> dict[Key, tuple[list[str], tuple[int, ...]]]:
+        """Reference tensors with their dims in every order."""
         found: dict[Key, tuple[list[str], tuple[int, ...]]] = {}
-        for weight in self.own.values():
+        for weight in map(self.own.__getitem__, names):
             rank = len(weight.shape)
             for order in permutations(range(rank)) if rank <= TURNED else (tuple(range(rank)),):
                 key = _key(weight, weight.codes().transpose(order))
-                names, kept = found.setdefault(key, ([], order))
+                alike, kept = found.setdefault(key, ([], order))
                 if kept == order:
-                    names.append(weight.name)
+                    alike.append(weight.name)
         return found
 
     def _side_by_side(
@@ -197,7 +206,7 @@ class Matching:
 
     def result(self, reference: Module, implementation: Module) -> Related:
         renamed = any(a != b for a, b in self.same.items())
-        if not (renamed or self.made or self.constants or self.merged or self.alone()):
+        if not (renamed or self.made or self.constants or self.merged or self.copies or self.alone()):
             return Related(reference, implementation)
         cutter = Cutter(Mesh(), "stored ")
         types = {i.name: i.value.type for i in reference.inputs}
@@ -226,14 +235,17 @@ class Matching:
 
     def alone(self) -> list[str]:
         """The reference tensors that become constants."""
-        return [n for n in self.own if self.complete and n not in self.merged and n not in self.used]
+        known = {*self.merged, *self.used, *self.copies}
+        return [n for n in self.own if self.complete and n not in known]
 
     def _reference(self, module: Module) -> Module:
         cutter = Cutter(Mesh(), "stored ")
         values = {i.name: i.value for i in module.inputs}
         for name, first in self.merged.items():
             cutter.define(values[name], values[first])
-        gone = set(self.merged)
+        for name, (first, order) in self.copies.items():
+            cutter.define(values[name], cutter.transpose(values[first], order))
+        gone = {*self.merged, *self.copies}
         for name in self.alone():
             cutter.ops.append(_constant(values[name], self.own[name]))
             gone.add(name)
@@ -248,6 +260,9 @@ class Matching:
         if self.merged:
             alike = [f"`{a}` is `{b}`" for a, b in self.merged.items()]
             yield f"reference tensors of equal contents are taken as one: {_some(alike)}"
+        if self.copies:
+            alike = [f"`{a}` is `{b}` | permute{order}" for a, (b, order) in self.copies.items()]
+            yield f"reference tensors of equal contents in another order are taken as one: {_some(alike)}"
         if self.constants:
             names = [f"`{n}`" for n in self.constants]
             yield f"constants, as the reference has no tensor of these contents: {_some(names)}"

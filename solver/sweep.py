@@ -167,7 +167,7 @@ def compare(store: Store, composed: Composed, swept: Swept) -> dict[str, bool]:
     for out in composed.implementation.outputs:
         a, b = outcome(composed, swept, out.name)
         found[out.name] = equal(store, a, b)
-        both = sides(store, a, b) if composed.implementation.mesh.size == 1 and not found[out.name] else None
+        both = None if found[out.name] else sides(store, a, b)
         if both is not None:
             found[out.name] = same(store, *map(narrowing.term, both))
     return found

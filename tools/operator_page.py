@@ -44,8 +44,9 @@ COMPARED: Final = tuple(
     f"tests/frontends/test_{name}"
     for name in (
         *("fx_against_torch", "hlo_collectives", "hlo_jax", "hlo_programs", "jaxpr_loops", "jaxpr_one_rank"),
-        *("jaxpr_ranks", "onnx_attention", "onnx_control", "onnx_indexing", "onnx_microsoft", "onnx_node"),
-        *("onnx_search", "onnx_selections", "onnx_windows"),
+        *("jaxpr_ranks", "onnx_attention", "onnx_casts", "onnx_control", "onnx_einsum", "onnx_indexing"),
+        *("onnx_microsoft", "onnx_node_tests", "onnx_norms", "onnx_resampling", "onnx_search"),
+        *("onnx_selections", "onnx_signal", "onnx_windows"),
     )
 )
 """How the names of the tests begin that compare values; others read programs only."""

@@ -144,6 +144,15 @@ def _clip(s: Lowering, n: Node) -> Value:
     return x if high is None else s.pair("minimum", x, high)
 
 
+def _shrink(s: Lowering, n: Node) -> Value:
+    """Numbers moved towards 0 by `bias`, those within `lambd` of it to 0."""
+    x, bias, limit = n.operand(0), n.attrs["bias"], n.attrs["lambd"]
+    if x.type.dtype.kind != "real":
+        s.fail(f"shrinks {x.type}, reals are needed")
+    above = s.select(s.compare("GT", x, limit), s.pair("subtract", x, bias), s.like(x, 0))
+    return s.select(s.compare("LT", x, -limit), s.pair("add", x, bias), above)
+
+
 def _atan(s: Lowering, n: Node) -> Value:
     return s.pair("atan2", n.operand(0), 1)
 
@@ -254,6 +263,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Pow": _pow,
     "Reciprocal": _reciprocal,
     "Relu": _relu,
+    "Shrink": _shrink,
     "Sum": _folded("add"),
     "Where": _where,
 }

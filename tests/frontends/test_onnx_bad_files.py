@@ -178,16 +178,22 @@ def test_bad_file_is_one_line(
 
 
 def with_function() -> Any:
-    """A model with a function of its own, and integers that shapes are made of."""
+    """A model with a function of its own, a branch, and integers that shapes are made of."""
     body = [node("Mul", "a k", "m"), node("Relu", "m", "b")]
     opsets = [onnx.helper.make_opsetid("", 18)]
+    branches = [
+        onnx.helper.make_graph([node(op, "h", out)], out, [], [onnx.ValueInfoProto(name=out)])
+        for op, out in (("Abs", "t"), ("Neg", "e"))
+    ]
     nodes = [
         node("twice", "x k", "h", "own"),
-        node("Reshape", "h shape", "r"),
+        node("If", "c", "i", then_branch=branches[0], else_branch=branches[1]),
+        node("Reshape", "i shape", "r"),
         node("Slice", "r starts ends axes", "s"),
         node("ReduceSum", "s axes", "y", keepdims=0),
     ]
     stored = {
+        "c": np.array(True),
         "k": np.ones(8, np.float32),
         "shape": np.array([2, -1]),
         "starts": np.array([0]),
@@ -215,7 +221,23 @@ def flipped(data: bytes, rng: Random) -> bytes:
     return bytes(found)
 
 
-@pytest.mark.parametrize("made", [good, with_function])
+def divided() -> Any:
+    """A model annotated for two devices, with fused operators."""
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("SkipLayerNormalization", "h h b", "n", "com.microsoft", epsilon=0.5),
+        node("QuickGelu", "n", "y", "com.microsoft", alpha=2.0),
+    ]
+    found = model(nodes, {"x": (4, 8)}, {"y": (4, 4)}, {"w": WEIGHT, "b": np.ones(4, np.float32)})
+    found.configuration.add(name="two", num_devices=2)
+    for n in found.graph.node:
+        spec = n.device_configurations.add(configuration_id="two").sharding_spec.add(device=[0, 1])
+        spec.tensor_name = n.output[0]
+        spec.sharded_dim.add(axis=0).simple_sharding.add(num_shards=2)
+    return found
+
+
+@pytest.mark.parametrize("made", [good, with_function, divided])
 def test_flipped_bytes_are_an_error_or_a_program(made: Callable[[], Any], tmp_path: Path) -> None:
     data, rng, path = made().SerializeToString(), Random(11), tmp_path / "model.onnx"
     path.write_bytes(data)

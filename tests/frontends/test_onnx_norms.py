@@ -161,6 +161,11 @@ def test_functions_of_angles(op_type: str) -> None:
     assert disagreement(angles(op_type), {"x": np.tanh(X)}) is None
 
 
+def test_shrinking() -> None:
+    nodes = [node("Shrink", "x", "y", bias=0.5, lambd=0.75)]
+    assert disagreement(program(nodes, {"x": X}, "y"), {"x": X}) is None
+
+
 def test_area_cosine() -> None:
     inputs = {"x": 1 + X * X}
     assert disagreement(program([node("Acosh", "x", "y")], inputs, "y"), inputs) is None

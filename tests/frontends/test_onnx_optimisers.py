@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -151,8 +152,6 @@ def optimised(name: str, optimiser: str) -> bytes:
 
 
 def by_onnxruntime(data: bytes, level: str) -> bytes:
-    import tempfile
-
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     with tempfile.TemporaryDirectory() as folder:
         options = runtime.SessionOptions()
@@ -184,6 +183,49 @@ def test_optimised_model_is_verified(
         assert "depends on the processor" in capsys.readouterr().err
         return
     assert run(["verify", *map(str, files), "--strict"]) == 0
+
+
+@cache
+def fused() -> bytes:
+    """The block with attention, sums before norms, and bias before gelu each as one operator."""
+    runtime = pytest.importorskip("onnxruntime.transformers.optimizer", reason="onnxruntime is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(f"{folder}/model.onnx").write_bytes(plain("block"))
+        found = runtime.optimize_model(
+            f"{folder}/model.onnx", model_type="bert", num_heads=4, hidden_size=16, opt_level=2
+        )
+        found.save_model_to_file(f"{folder}/fused.onnx")
+        return Path(f"{folder}/fused.onnx").read_bytes()
+
+
+def test_fused_block_is_verified(tmp_path: Path) -> None:
+    proto = onnx.ModelProto.FromString(fused())
+    used = {n.op_type for n in proto.graph.node if n.domain == "com.microsoft"}
+    assert used >= {"Attention", "SkipLayerNormalization", "BiasGelu"}
+    found = verdict(tmp_path, "block", proto, strict=True)
+    assert found.verdict is Verdict.VERIFIED, found.message
+
+
+def other_heads(graph: Any) -> None:
+    next(a for a in one(graph, "Attention").attribute if a.name == "num_heads").i = 2
+
+
+def keys_for_queries(graph: Any) -> None:
+    weights = {t.name: t for t in graph.initializer}[one(graph, "Attention").input[1]]
+    q, k, v = np.split(onnx.numpy_helper.to_array(weights), 3, axis=1)
+    weights.CopyFrom(onnx.numpy_helper.from_array(np.concatenate([k, q, v], 1), weights.name))
+
+
+def other_skip_epsilon(graph: Any) -> None:
+    next(a for a in one(graph, "SkipLayerNormalization").attribute if a.name == "epsilon").f = 1e-3
+
+
+@pytest.mark.parametrize("change", [other_heads, keys_for_queries, other_skip_epsilon])
+def test_wrong_fused_block_is_refuted(change: Callable[[Any], object], tmp_path: Path) -> None:
+    proto = onnx.ModelProto.FromString(fused())
+    change(proto.graph)
+    found = verdict(tmp_path, "block", proto)
+    assert found.verdict is Verdict.REFUTED, found.message
 
 
 def changed(name: str, optimiser: str, change: Callable[[Any], object]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.weight_files import raw_safetensors, safetensors
 
-from shardproof.frontends.codes import cast, codes_of, values_of
+from shardproof.frontends.codes import cast, code_bits, codes_of, values_of
 from shardproof.frontends.hlo.literal import float8_values
 from shardproof.frontends.weights import read
 from shardproof.ir.module import ModuleError
@@ -63,7 +63,7 @@ def test_columns_and_byte_order_of_arrays_do_not_matter(tmp_path: Path) -> None:
         assert found[name].codes().tolist() == array.view(np.uint32).tolist()
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType if d.value.startswith("f8")])
+@pytest.mark.parametrize("dtype", [d for d in DType if d.value.startswith("f8") and code_bits(d)])
 def test_8_bit_floats_round_to_the_nearest(dtype: DType) -> None:
     table = float8_values(dtype).astype(np.float64)
     known = np.flatnonzero(np.isfinite(table))

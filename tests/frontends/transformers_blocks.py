@@ -1,4 +1,4 @@
-"""Blocks of decoders of the transformers package, of tiny random configurations, in wrappers of one signature.
+"""Blocks of decoders of the transformers package, of tiny random configurations, as functions of tensors.
 
 Every block takes tensors and gives tensors; what a decoder computes for its layers (rotary tables, masks)
 is computed inside by the package's own functions.

@@ -112,7 +112,7 @@ def test_real_to_integer_truncates_and_saturates(dtype: DType) -> None:
     low, high = bounds(dtype)
     reals = np.array([2.9, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e30])
     found = compute("convert", [reals], "f64[7]", f"{dtype.value}[7]")
-    assert found.tolist() == [2, 0, 0, high, low, 0, high]
+    assert found.tolist() == [min(2, high), 0, 0, high, low, 0, high]
 
 
 def test_real_conversions_are_the_identity() -> None:

@@ -515,6 +515,20 @@ def test_a4_a_quotient_cancels_only_where_the_divisor_is_not_zero() -> None:
     assert not equal(p, unrun(p, "sqrt", square, (4,)), inverse)
 
 
+def test_a4_an_inverse_root_is_one_over_the_root_whatever_the_sign() -> None:
+    """Both are not-a-number below 0 and infinite at 0; what a root squared is needs the sign."""
+    p = Program(special=True)
+    x = p.input(F, (4,))
+    one = p.full(1.0, x)
+    inverse, root = (unrun(p, f, x, (4,)) for f in ("rsqrt", "sqrt"))
+    mirrored = unrun(p, "rsqrt", p("negate", x), (4,))
+    assert equal(p, inverse, unrun_pair(p, "divide", one, root))
+    assert not equal(p, inverse, root)
+    assert not equal(p, inverse, mirrored)
+    assert not equal(p, unrun_pair(p, "multiply", inverse, inverse), unrun_pair(p, "divide", one, x))
+    assert not equal(p, unrun_pair(p, "multiply", inverse, root), one)
+
+
 def test_a5_casts_that_lose_values_are_operators() -> None:
     p = Program()
     x, i = p.input(F, (6,)), p.input(I, (6,))

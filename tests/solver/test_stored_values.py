@@ -153,6 +153,25 @@ def test_folded_arithmetic_is_of_constants(tmp_path: Path) -> None:
     assert verdict(tmp_path, own, wrong).verdict is Verdict.REFUTED
 
 
+def test_what_an_input_is_without_a_value_is_no_weight(tmp_path: Path) -> None:
+    """An input that has a stored value, too, may be given any: what holds for that value does not hold."""
+    ones = {"ones": np.ones((3, 8))}
+    own = model([node("Mul", "x ones", "y")], {"x": (3, 8), "ones": (3, 8)}, {"y": (3, 8)}, ones)
+    other = model([node("Identity", "x", "y")], {"x": (3, 8)}, {"y": (3, 8)})
+    assert verdict(tmp_path, own, other).verdict is Verdict.REFUTED
+
+
+def test_reference_tensors_that_nothing_is_made_of_are_constants(tmp_path: Path) -> None:
+    """A mask that an optimiser replaces by what it does."""
+    own = model([node("Mul", "x ones", "y")], {"x": (3, 8)}, {"y": (3, 8)}, {"ones": np.ones((3, 8))})
+    other = model([node("Identity", "x", "y")], {"x": (3, 8)}, {"y": (3, 8)})
+    found = verdict(tmp_path, own, other)
+    assert found.verdict is Verdict.VERIFIED
+    assert "only the reference has tensors of these contents: `ones`" in told(found)
+    twos = model([node("Mul", "x ones", "y")], {"x": (3, 8)}, {"y": (3, 8)}, {"ones": np.full((3, 8), 2.0)})
+    assert verdict(tmp_path, twos, other).verdict is Verdict.REFUTED
+
+
 def test_declared_inputs_are_left_alone(tmp_path: Path) -> None:
     relation = tmp_path / "relation.toml"
     relation.write_text('[inputs]\nw = "q | concat(1, k, v)"\n')
