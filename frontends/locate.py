@@ -34,6 +34,7 @@ WRAPPER_FILES: Final = (
 """
 
 MAX_STACK_TEXT: Final = 1 << 16
+_FRAME: Final = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,200})')
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = re.compile(r"/lib/python3\.\d+/(?!site-packages/|dist-packages/)")
 """Where Python's own library is, such as `contextlib`, through which decorated functions are called."""
@@ -92,6 +93,12 @@ def configured_wrapper_files(directory: Path) -> tuple[str, ...]:
     if not isinstance(extra, list) or not all(isinstance(name, str) and name for name in extra):
         raise ModuleError(f"{path}: [tool.shardproof] wrapper_files must be a list of file names")
     return (*WRAPPER_FILES, *extra)
+
+
+def frames_of(trace: str) -> tuple[Frame, ...]:
+    """The frames of a traceback as Python prints it, outermost first; of a longer text those at its start."""
+    found = _FRAME.findall(trace[:MAX_STACK_TEXT])
+    return tuple(Frame(file, int(line), name.strip()) for file, line, name in found)
 
 
 class Locator:

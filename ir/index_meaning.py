@@ -187,23 +187,11 @@ def custom_call(k: Algebra, op: Op, x: Sequence[View]) -> tuple[View, ...]:
 
 ELEMENTWISE: Final = (
     *("negate", "abs", "exponential", "expm1", "log", "log1p", "logistic", "tanh", "tan", "sine", "cosine"),
-    *("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh"),
-    *(
-        "sqrt",
-        "rsqrt",
-        "cbrt",
-        "sign",
-        "floor",
-        "ceil",
-        "round_even",
-        "round_away",
-        "not",
-        "is_finite",
-        "erf",
-    ),
-    *("popcnt", "clz", "real", "imag", "add", "subtract", "multiply", "divide", "remainder", "maximum"),
-    *("minimum", "power", "atan2", "and", "or", "xor", "shift_left", "shift_right_logical"),
-    *("shift_right_arithmetic", "complex", "compare", "select", "clamp", "convert", "bitcast_convert"),
+    *("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh", "sqrt", "rsqrt", "cbrt", "sign", "floor"),
+    *("ceil", "round_even", "round_away", "not", "is_finite", "erf", "popcnt", "clz", "real", "imag", "add"),
+    *("subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "atan2", "and", "or"),
+    *("xor", "shift_left", "shift_right_logical", "shift_right_arithmetic", "complex", "compare", "select"),
+    *("clamp", "convert", "bitcast_convert"),
 )
 
 MEANING: Final[Mapping[str, Meaning]] = {

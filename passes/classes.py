@@ -49,7 +49,8 @@ class Class:
     `bound` lists placeholder indices: a set for reductions; for every other binder ordered lists, one
     per bound dim, whose lengths are `groups`. `out` counts the trailing slots that are output positions
     of an ordered binder. `special` are the infinities and NaN that a value may have, `sign` what is known
-    of it; `low`, `high` bound integers.
+    of it; `partial` says that a part of it may be outside its domain, so that its value there is not known;
+    `low`, `high` bound integers.
     `symmetries` are permutations of the slots that leave the function unchanged.
     """
 
@@ -67,6 +68,7 @@ class Class:
     low: int | None = None
     high: int | None = None
     closed: bool = False
+    partial: bool = False
     symmetries: set[tuple[int, ...]] = field(default_factory=set)
 
 

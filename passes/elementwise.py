@@ -169,8 +169,8 @@ def _is_infinite(store: Store, x: Term, infinity: int) -> Term | None:
 
 
 def _known_comparison(store: Store, direction: str, a: Term, b: Term) -> bool | None:
-    """A comparison that signs, a missing infinity, or two equal terms without NaN decide."""
-    if a == b and not store.special(a) & NOT_A_NUMBER:
+    """A comparison that signs, a missing infinity, or two equal terms decide (soundness A7)."""
+    if a == b and _is_number(store, a):
         return direction in ("EQ", "LE", "GE")
     for x, y, flip in ((a, b, False), (b, a, True)):
         towards = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}.get(direction, direction)
@@ -186,6 +186,15 @@ def _known_comparison(store: Store, direction: str, a: Term, b: Term) -> bool | 
         if above or (y.coef == 0 and store.sign(x) == POSITIVE):
             return way in ("GT", "GE", "NE")
     return None
+
+
+def _is_number(store: Store, t: Term) -> bool:
+    """Whether a value is not NaN: shown, or in a lenient store assumed and listed."""
+    if store.special(t) & NOT_A_NUMBER:
+        return False
+    if store.classes[t.cls].partial and store.lenient:
+        store.assume("finite_value", "what is compared with itself is a number, within the domain of its functions")
+    return store.lenient or not store.classes[t.cls].partial
 
 
 def _bool(store: Store, opcode: str, x: Sequence[Term], attrs: Mapping[str, Any]) -> Term:

@@ -42,6 +42,13 @@ _SORT: Final = re.compile(r"sort [a-z]+:\d+ (True|False)")
 BOUNDED: Final = frozenset({"tanh", "logistic", "erf", "sign"})
 """Finite at the infinities."""
 
+TOTAL: Final = frozenset(
+    {"absolute", "add", "cbrt", "ceil", "concat", "erf", "exponential", "floor", "indicator", "logistic", "max"}
+    | {"maximum", "min", "minimum", "multiply", "prod", "round_away", "round_even", "select", "sign", "sum"}
+    | {"cosine", "real", "sine", "tanh"}
+)
+"""Functions of all reals, the masks and integers among their operands aside."""
+
 KEEPING: Final = frozenset(
     {
         "absolute",
@@ -69,12 +76,25 @@ def derive(store: Store, c: Class) -> None:
     if c.kind == "real":
         c.special = _special(store, c)
         c.sign = _sign(store, c)
+        c.partial = _partial(store, c)
         if c.op == "max" and c.special == NEGATIVE_INFINITY and some_live(store, c, c.operands[0]):
             c.special = 0
         if c.op == "sum" and c.sign == NONNEGATIVE and _some_positive(store, c):
             c.sign = POSITIVE
     elif c.kind in ("int", "uint"):
         c.low, c.high = _bounds(store, c)
+
+
+def _partial(store: Store, c: Class) -> bool:
+    """Whether the class, or a real that it is made of, may be outside the domain of a function."""
+    if any(store.classes[t.cls].partial for t in c.operands):
+        return True
+    if c.op == "power":
+        needed = POSITIVE if c.attrs[0] < 0 else NONNEGATIVE if c.attrs[0].denominator > 1 else UNKNOWN_SIGN
+        return any(store.sign(t) < needed for t in c.operands)
+    if c.op == "function":
+        return c.attrs[0] != "log" or any(store.sign(t) < POSITIVE for t in c.operands)
+    return c.op not in TOTAL
 
 
 def _closed_access(store: Store, e: tuple[int, tuple[tuple[int, int], ...]]) -> bool:

@@ -35,7 +35,7 @@ class Pair:
     leave groups and constants open and may return more than their user asked for; `torch` tells which
     programs are of PyTorch at all, `side_by_side` whether the implementation holds several ranks on one;
     `captured` is the capture that it is of, `stored` what both files store, if they do, and `told` how that
-    relates them. `constants_used` tells whether a program needed one of the declared constants.
+    relates them, if that is `certain`. `constants_used` tells whether a program needed one of the declared constants.
     """
 
     reference: Module
@@ -49,6 +49,7 @@ class Pair:
     captured: Captured | None = None
     stored: Stored | None = None
     told: tuple[str, ...] = ()
+    certain: bool = True
     constants_used: bool = False
 
 

@@ -39,11 +39,15 @@ Key = tuple[str, tuple[int, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Both programs, the implementation's in terms of reference tensors, and what was found, in words."""
+    """Both programs, the implementation's in terms of reference tensors, and what was found, in words.
+
+    It is not `certain` which tensors belong together where several hold the same.
+    """
 
     reference: Module
     implementation: Module
     told: tuple[str, ...] = ()
+    certain: bool = True
 
 
 def _digest(codes: Array) -> bytes:
@@ -95,18 +99,24 @@ class Matching:
             self._rearranged(rest)
         alone = self.alone()
         if alone and self.used:
-            turned = self._turned(self.used)
+            turned = self._turned(dict.fromkeys(map(self._root, sorted(self.used))))
             for name in alone:
                 names, order = turned.get(_key(self.own[name], self.own[name].codes()), ([], ()))
                 if names:
                     self.copies[name] = names[0], order
 
+    def _root(self, name: str) -> str:
+        """The reference tensor that stands for this one."""
+        while name in self.merged:
+            name = self.merged[name]
+        return name
+
     def _one(self, names: Sequence[str]) -> str:
-        """The reference tensor that stands for all these, which hold the same."""
-        first = self.merged.get(names[0], names[0])
-        self.merged |= {n: first for n in names if n != first}
+        """Read these reference tensors, which hold the same, as one; any of them."""
+        first = self._root(names[0])
+        self.merged |= {r: first for n in names if (r := self._root(n)) != first}
         self.used.add(first)
-        return first
+        return names[0]
 
     # tensors that hold rearranged contents
 
@@ -159,7 +169,8 @@ class Matching:
                 wanted.update(op.operands)
                 chain.append(op)
         names = {i.value: i.name for i in self.reference.inputs if i.value in wanted}
-        self.used.update(self._one([n]) for n in names.values())
+        for n in names.values():
+            self._one([n])
 
         def make(cutter: Cutter, find: Callable[[str], Value]) -> Value:
             values = {v: find(n) for v, n in names.items()}
@@ -213,11 +224,11 @@ class Matching:
         values: dict[str, Value] = {}
 
         def find(name: str) -> Value:
-            found = self.merged.get(name, name)
-            return values.setdefault(found, Value(found, types[found]))
+            found = self._root(name)
+            return cutter.reshape(values.setdefault(found, Value(found, types[found])), types[name].shape)
 
         inputs = {i.name: i for i in implementation.inputs}
-        plain = {n for n, source in self.same.items() if self.merged.get(source, source) == n}
+        plain = {n for n, source in self.same.items() if self._root(source) == n}
         values |= {n: inputs[n].value for n in plain}
         for name, source in self.same.items():
             if name not in plain:
@@ -225,13 +236,14 @@ class Matching:
         for name, (make, _) in self.made.items():
             cutter.define(inputs[name].value, make(cutter, find))
         for name in self.constants:
-            cutter.ops.append(_constant(inputs[name].value, self.theirs[name]))
+            cutter.ops.append(constant(inputs[name].value, self.theirs[name]))
         gone = {*self.made, *self.constants, *(self.same.keys() - plain)}
         kept = [i for i in implementation.inputs if i.name not in gone]
         new = [Input(v, 0) for n, v in values.items() if n not in plain]
         told = _numbered((*kept, *new), reference)
         other = _prefixed(implementation, tuple(cutter.ops), told, set(values) - plain)
-        return Related(self._reference(reference), other, tuple(self._words()))
+        certain = not self.merged and not self.copies
+        return Related(self._reference(reference), other, tuple(self._words()), certain)
 
     def alone(self) -> list[str]:
         """The reference tensors that become constants."""
@@ -241,13 +253,13 @@ class Matching:
     def _reference(self, module: Module) -> Module:
         cutter = Cutter(Mesh(), "stored ")
         values = {i.name: i.value for i in module.inputs}
-        for name, first in self.merged.items():
-            cutter.define(values[name], values[first])
+        for name in self.merged:
+            cutter.define(values[name], values[self._root(name)])
         for name, (first, order) in self.copies.items():
             cutter.define(values[name], cutter.transpose(values[first], order))
         gone = {*self.merged, *self.copies}
         for name in self.alone():
-            cutter.ops.append(_constant(values[name], self.own[name]))
+            cutter.ops.append(constant(values[name], self.own[name]))
             gone.add(name)
         inputs = tuple(i for i in module.inputs if i.name not in gone)
         return replace(module, inputs=inputs, ops=(*cutter.ops, *module.ops))
@@ -258,7 +270,7 @@ class Matching:
         if pairs:
             yield f"related by equal contents: {_some(pairs)}"
         if self.merged:
-            alike = [f"`{a}` is `{b}`" for a, b in self.merged.items()]
+            alike = [f"`{a}` is `{self._root(a)}`" for a in self.merged]
             yield f"reference tensors of equal contents are taken as one: {_some(alike)}"
         if self.copies:
             alike = [f"`{a}` is `{b}` | permute{order}" for a, (b, order) in self.copies.items()]
@@ -314,7 +326,8 @@ def _pieces(
     return found or None
 
 
-def _constant(value: Value, weight: Weight) -> Op:
+def constant(value: Value, weight: Weight) -> Op:
+    """Makes a value what a file holds."""
     array = values_of(weight.codes(), value.type.dtype).astype(value.type.dtype.storage)
     return Op("constant", (), (value,), {"value": np.ascontiguousarray(array).reshape(value.type.shape)})
 

@@ -80,12 +80,13 @@ def _extend(found: Found, more: Found) -> None:
 
 def watch(recorder: Recorder) -> None:
     """Put the recorder around every rule of every frontend."""
+    from tests.frontends import onnx_node_cases
+
     from shardproof.frontends.fx.lowering_call import Entry
     from shardproof.frontends.fx.lowering_table import TABLE as ATEN
     from shardproof.frontends.hlo.rules import RULES as HLO
     from shardproof.frontends.jaxpr.rules import RULES as JAX
     from shardproof.frontends.onnx.walk import Walk
-    from tests.frontends import onnx_node_cases
 
     tables: Any = HLO, JAX, ATEN
     for name, rule in HLO.items():

@@ -62,8 +62,8 @@ kept opaque, or refused when it may draw random numbers.""",
 Primitives of JAX. Any other one of JAX's own is kept opaque, unless it has effects, calls functions or
 communicates.""",
     "onnx": """\
-Operators of the default domain and of `com.microsoft`. Others of the standard are read by the function that
-the standard gives for them, where it gives one; any other operator is kept opaque.""",
+Operators of the default domain and of onnxruntime (`com.microsoft`). Others of the standard are read by the
+function that the standard gives for them, where it gives one; any other operator is kept opaque.""",
 }
 
 

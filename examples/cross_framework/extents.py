@@ -16,8 +16,6 @@ Bug = Literal[
     "mask_off_by_one",
 ]
 BUGS: Final[tuple[Bug, ...]] = get_args(Bug)
-"""The first is one of programs on several ranks only."""
-
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import cycle, permutations
 from pathlib import Path
 from typing import Any, Final
 
-from extents import BUGS, Bug, Config
-from programs import FRAMEWORKS, MAKE, Framework
+from extents import BUGS as BUGS
+from extents import Bug, Config
+from programs import FRAMEWORKS as FRAMEWORKS
+from programs import MAKE, Framework
 
 import shardproof
 
+CONFIG: Final = Config()
+OF_SEVERAL_RANKS: Final = frozenset({"missing_all_reduce"})
+"""Mistakes that a program of one rank can't make."""
 RELATIONS: Final = Path(__file__).resolve().parent / "relations"
 RANKS: Final = 2
 NAMES: Final = {"torch": "torch", "onnx": "torch", "jax": "jax", "hlo": "hlo"}
@@ -42,11 +47,11 @@ class Pair:
 
 
 def pairs() -> Iterator[Pair]:
-    """All 24; mistakes by turns, those of the sum over ranks where there are ranks."""
-    for k, (a, b) in enumerate(permutations(FRAMEWORKS, 2)):
-        yield Pair(a, b, 1, BUGS[1 + k % (len(BUGS) - 1)])
-    for k, (a, b) in enumerate(permutations(FRAMEWORKS, 2)):
-        yield Pair(a, b, RANKS, BUGS[k % len(BUGS)])
+    """All 24, with mistakes by turns."""
+    for tp in (1, RANKS):
+        bugs = cycle(b for b in BUGS if tp > 1 or b not in OF_SEVERAL_RANKS)
+        for (a, b), bug in zip(permutations(FRAMEWORKS, 2), bugs, strict=False):
+            yield Pair(a, b, tp, bug)
 
 
 class Programs:
@@ -61,11 +66,10 @@ class Programs:
             self._made[framework, config] = MAKE[framework](config, self.folder)
         return self._made[framework, config]
 
-    def verdict(self, pair: Pair, *, wrong: bool = False, config: Config = Config()) -> shardproof.Result:
-        """The verdict on the pair, or on the one with the mistake."""
-        own = replace(config, tp=pair.tp, bug=pair.bug if wrong else None)
-        return shardproof.verify(
-            self.of(pair.reference, config),
-            self.of(pair.implementation, own),
-            relation=pair.relation,
-        )
+    def ready(self, pair: Pair, *, wrong: bool = False) -> tuple[Any, Any]:
+        """Both programs of the pair, or of the one with the mistake."""
+        own = replace(CONFIG, tp=pair.tp, bug=pair.bug if wrong else None)
+        return self.of(pair.reference, CONFIG), self.of(pair.implementation, own)
+
+    def verdict(self, pair: Pair, *, wrong: bool = False) -> shardproof.Result:
+        return shardproof.verify(*self.ready(pair, wrong=wrong), relation=pair.relation)

@@ -1,4 +1,4 @@
-"""The decoder's programs as `shardproof.verify` takes them: captured from PyTorch and JAX, as ONNX and HLO files.
+"""The decoder's programs as `shardproof.verify` takes them: captures of PyTorch and JAX, ONNX and HLO files.
 
 Nothing is run and no weight matters. ONNX is PyTorch's export of torch_decoder.py, one file per rank, with
 onnxruntime's AllReduce for its collectives; HLO is what JAX lowers jax_decoder.py to, after XLA's partitioner
@@ -135,13 +135,13 @@ def lowered_by_jax(config: Config) -> Any:
     return jax.jit(mapped, in_shardings=shardings).lower(*inputs.values())
 
 
-def dump_of_passes(lowered: Any, passes: str, folder: Path) -> None:
+def dump_of_passes(lowered: Any, passes: str, folder: Path, *, text: bool = False) -> None:
     """Compile, with XLA's module before and after every pass that `passes` (a pattern) names in `folder`."""
     lowered.compile(
         compiler_options={
             "xla_dump_to": str(folder),
-            "xla_dump_hlo_as_proto": True,
-            "xla_dump_hlo_as_text": False,
+            "xla_dump_hlo_as_proto": not text,
+            "xla_dump_hlo_as_text": text,
             "xla_dump_hlo_pass_re": passes,
         }
     )

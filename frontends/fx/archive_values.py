@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from shardproof.frontends.fx.code_meta import MAX_ANNOTATION, MAX_EXTENT, shown, symbolic
 from shardproof.frontends.fx.graph import Argument, Operator, Ref, Tensor
+from shardproof.frontends.locate import frames_of
 from shardproof.ir.module import ModuleError
 from shardproof.ir.types import DType, Frame
 
@@ -52,7 +52,6 @@ _FUNCTIONS: Final = frozenset(
     )
 )
 _LITERALS: Final = frozenset(("Integer", "Float", "Symbol"))
-_FRAME: Final = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,200})')
 
 _T = TypeVar("_T")
 
@@ -269,4 +268,4 @@ def frames(metadata: object) -> Sequence[Frame]:
     trace = metadata.get("stack_trace") if isinstance(metadata, dict) else None
     if not isinstance(trace, str):
         return ()
-    return tuple(Frame(file, int(line), name) for file, line, name in _FRAME.findall(trace[: 1 << 16]))
+    return frames_of(trace)

@@ -15,11 +15,10 @@ import numpy as np
 from shardproof.frontends.fx.code_meta import MAX_EXTENT, TORCH_DTYPES, shown
 from shardproof.frontends.fx.code_statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
 from shardproof.frontends.fx.graph import Argument, Graph, Meta, Node, Operator, Ref, Symbol, Tensor
-from shardproof.frontends.locate import WRAPPER_FILES, Locator
+from shardproof.frontends.locate import WRAPPER_FILES, Locator, frames_of
 from shardproof.ir.module import ModuleError
-from shardproof.ir.types import Array, DType, Frame, Location
+from shardproof.ir.types import Array, DType, Location
 
-_FRAME: Final = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
 _NUMBERED: Final = re.compile(r"(.+)\.\d+")
 _UPDATES: Final = ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION")
 _TRACE: Final = "trace to operators first, with make_fx or torch.export"
@@ -309,5 +308,4 @@ def location_of(node: Any, locator: Locator) -> Location | None:
     text = node.meta.get("stack_trace") or getattr(node, "stack_trace", None)
     if not text:
         return None
-    found = _FRAME.findall(text)
-    return locator.from_frames(tuple(Frame(file, int(line), name.strip()) for file, line, name in found))
+    return locator.from_frames(frames_of(text))

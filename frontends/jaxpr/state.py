@@ -11,6 +11,7 @@ import numpy as np
 
 from shardproof.frontends.jaxpr.locations import Places
 from shardproof.ir.module import ModuleError, Op, Value
+from shardproof.ir.numpy_compute import identity
 from shardproof.ir.positions import Positions
 from shardproof.ir.types import Array, DType, Location, Mesh, TensorType
 
@@ -303,24 +304,6 @@ def plain(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
         else value
         for name, value in attrs.items()
     }
-
-
-def identity(kind: str, dtype: DType) -> Any:
-    """The value that changes nothing under `kind`."""
-    if kind == "sum":
-        return 0
-    if kind == "prod":
-        return 1
-    if kind in ("and", "or"):
-        full = True if dtype is DType.BOOL else (-1 if dtype.kind == "int" else (1 << dtype.bits) - 1)
-        return full if kind == "and" else 0
-    if dtype is DType.BOOL:
-        return kind == "min"
-    if dtype.kind == "real":
-        return -np.inf if kind == "max" else np.inf
-    low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
-    high = (1 << dtype.bits - (dtype.kind == "int")) - 1
-    return low if kind == "max" else high
 
 
 def array_of(value: Any) -> tuple[Array, DType]:

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from shardproof.frontends.jaxpr.contract import region
-from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule, identity
+from shardproof.frontends.jaxpr.state import Equation, Lowering, Rule
 from shardproof.frontends.jaxpr.unknown import parameters
 from shardproof.ir.module import ModuleError, Value
+from shardproof.ir.numpy_compute import identity
 
 _WINDOW: Final = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 

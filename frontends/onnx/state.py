@@ -260,8 +260,8 @@ class Lowering(Builder):
         if type.dtype.kind not in ("real", "complex") and not np.all(np.equal(stored, array)):
             self.fail(f"input `{name}` is {type}, which the value given in [constants] does not fit")
         shown = f" {array}" if not array.shape else ""
-        text = f"the input `{name}` has the value{shown} given in [constants]: nothing is shown of other values"
-        self.warnings.setdefault(text)
+        text = f"the input `{name}` has the value{shown} given in [constants]"
+        self.warnings.setdefault(f"{text}: nothing is shown of other values")
         return self.emit("constant", type=type, value=np.ascontiguousarray(stored).reshape(type.shape))
 
     def initializer(self, tensor: Any, take: Callable[[str, TensorType], Value]) -> Value:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shardproof.frontends.locate import Locator
+from shardproof.frontends.locate import Locator, frames_of
 from shardproof.frontends.onnx.devices import Devices
 from shardproof.frontends.onnx.rules import TABLE
 from shardproof.frontends.onnx.sequences import READERS
 from shardproof.frontends.onnx.state import Attributes, Items, Lowering, NeedsValue, Node, Scope
 from shardproof.ir.module import ModuleError, Value
-from shardproof.ir.types import Frame, Location, TensorType
+from shardproof.ir.types import Location, TensorType
 
 MAX_DEPTH: Final = 64
 """Functions and subgraphs inside each other."""
 STACK: Final = "pkg.torch.onnx.stack_trace"
-_FRAME: Final = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,200})')
 _DEFAULT: Final = ("", "ai.onnx")
 
 
@@ -228,8 +226,7 @@ class Walk:
     def _location(self, proto: Any) -> Location | None:
         for entry in proto.metadata_props:
             if entry.key == STACK:
-                frames = [Frame(f, int(n), g.strip()) for f, n, g in _FRAME.findall(entry.value[: 1 << 16])]
-                return self.locator.from_frames(frames)
+                return self.locator.from_frames(frames_of(entry.value))
         return None
 
 

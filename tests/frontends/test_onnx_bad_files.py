@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -252,6 +252,74 @@ def test_flipped_bytes_are_an_error_or_a_program(made: Callable[[], Any], tmp_pa
             assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
             assert "without its own message" not in str(error)
     assert refused > 30
+
+
+def messages(message: Any) -> Iterator[Any]:
+    """A message and all inside of it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from messages(inner)
+
+
+NUMBERS = (-(1 << 63), -7, -1, 0, 1, 2, 3, 5, 8, 11, 16, 1 << 31, (1 << 63) - 1)
+
+
+def edited(proto: Any, rng: Random) -> Any:
+    """The model with one field of one message changed, taken away, doubled or moved."""
+    found = proto.__class__.FromString(proto.SerializeToString())
+    places = [m for m in messages(found) if m.ListFields()]
+    message = rng.choice(places)
+    field, value = rng.choice(message.ListFields())
+    repeated = not (hasattr(value, "ListFields") or isinstance(value, int | float | str | bytes))
+    other = rng.choice([s for m in places for f, s in m.ListFields() if isinstance(s, str)])
+    if repeated:
+        items = list(value)
+        change = rng.choice(["drop", "double", "turn", "new"])
+        if change == "new" and isinstance(items[0], int | str):
+            items[rng.randrange(len(items))] = rng.choice(NUMBERS) if isinstance(items[0], int) else other
+        elif change == "double":
+            items.append(rng.choice(items))
+        elif change == "turn":
+            items.reverse()
+        else:
+            del items[rng.randrange(len(items))]
+        if hasattr(items[0] if items else None, "ListFields"):
+            items = [i.__class__.FromString(i.SerializeToString()) for i in items]
+        message.ClearField(field.name)
+        getattr(message, field.name).extend(items)
+    elif isinstance(value, str):
+        setattr(message, field.name, other)
+    elif isinstance(value, int) and rng.random() < 0.8:
+        narrow = field.cpp_type != field.CPPTYPE_INT64
+        setattr(message, field.name, rng.choice(NUMBERS[1:-2] if narrow else NUMBERS))
+    else:
+        message.ClearField(field.name)
+    return found
+
+
+@pytest.mark.parametrize("made", [good, with_function, divided])
+def test_edited_models_are_an_error_or_a_program(
+    made: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command line ends with an answer or with one line that says what is wrong."""
+    proto, rng = made(), Random(12)
+    own, path = save(proto, tmp_path / "own.onnx"), tmp_path / "edited.onnx"
+    refused = 0
+    for _ in range(40):
+        try:
+            data = edited(proto, rng).SerializeToString()
+        except ValueError:
+            continue
+        path.write_bytes(data)
+        code = run(["verify", own, str(path), "--timeout", "0.5"])
+        err = capsys.readouterr().err
+        assert code in (0, 1, 2, 3), err
+        if code == 3:
+            refused += 1
+            assert len(err.splitlines()) == 1 and "without its own message" not in err, err
+    assert refused > 10
 
 
 def test_the_same_models_read_when_nothing_is_wrong(

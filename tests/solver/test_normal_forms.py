@@ -85,6 +85,31 @@ def with_table(values: object) -> str:
     )
 
 
+LATE = np.arange(0, 4000, 800)
+FOLDED = np.cos((LATE[:, None] * ANGLES[1].astype(np.float32)).astype(np.float32)).astype(np.float32)
+"""Cosines of angles that were rounded, too, which far from zero is the larger error."""
+LATE_ROTARY = ROTARY.replace(
+    "%p = iota() {dim=0} : f32[5]\n",
+    "%n = iota() {dim=0} : f32[5]\n" + scalar("far", "800.0") + spread("fars", "far", "f32[5]")
+    + "%p = multiply(%n, %fars) : f32[5]\n",
+)
+TWO_BY_PI = (
+    scalar("one", "1.0") + "%quarter = atan2(%one, %one) : f32[]\n" + scalar("half", "0.5")
+    + "%ratio = divide(%half, %quarter) : f32[]\n%root = sqrt(%ratio) : f32[]\n"
+)
+
+
+def by_root_of_two_by_pi() -> str:
+    rest = spread("b", "root", M) + f'%o = multiply(%x, %b) : {M}\noutput "o" = %o'
+    return X + TWO_BY_PI + rest
+
+
+def scaled_factors(factor: str) -> str:
+    """The square of a scaled input."""
+    rest = f'%d = multiply(%x, %b) : {M}\n%o = multiply(%d, %d) : {M}\noutput "o" = %o'
+    return X + scalar("k", factor) + spread("b", "k", M) + rest
+
+
 def mask(lines: str) -> str:
     return (
         "%x = input(0) : f32[4,4]\n"
@@ -166,6 +191,24 @@ EQUAL = {
         times("0.125"),
     ),
     "rotary table": Pair(ROTARY, with_table(COSINES), {"literal_rounding"}),
+    "folded rotary table": Pair(LATE_ROTARY, with_table(FOLDED), {"literal_rounding"}),
+    "root of two by pi": Pair(by_root_of_two_by_pi(), times("0.7978846"), {"literal_rounding"}),
+    "a factor split in fourth roots": Pair(
+        X
+        + scalar("k", "0.35355338")
+        + spread("b", "k", M)
+        + f'%s = multiply(%x, %x) : {M}\n%o = multiply(%s, %b) : {M}\noutput "o" = %o',
+        scaled_factors("0.59460354"),
+        {"literal_rounding"},
+    ),
+    "a number is itself": Pair(
+        X + 'output "o" = %x',
+        X
+        + f'%n = compare(%x, %x) {{direction="NE", total=false}} : bool[{M[4:]}\n'
+        + scalar("z", "0.0")
+        + spread("zb", "z", M)
+        + f'%o = select(%n, %zb, %x) : {M}\noutput "o" = %o',
+    ),
     "slice of a reshape": Pair(
         V
         + "%e = exponential(%x) : f32[16]\n%r = reshape(%e) : f32[4,4]\n"
@@ -286,6 +329,8 @@ def test_equal_programs_meet(name: str) -> None:
         assert kinds == pair.assumes
 
 
+BAD_FOLDED = FOLDED.copy()
+BAD_FOLDED[3, 2] *= 1 + 2e-6
 BAD_COSINES = COSINES.copy()
 BAD_COSINES[3, 2] += 1e-4
 
@@ -301,6 +346,18 @@ UNEQUAL = {
         EQUAL["sliding window"].b,
     ),
     "a table entry off": (ROTARY, with_table(BAD_COSINES)),
+    "an entry of a folded table off": (LATE_ROTARY, with_table(BAD_FOLDED)),
+    "almost the root of two by pi": (by_root_of_two_by_pi(), times("0.797885")),
+    "almost a fourth root": (EQUAL["a factor split in fourth roots"].a, scaled_factors("0.594604")),
+    "what may be no number": (
+        X + f'%l = log(%x) : {M}\noutput "o" = %l',
+        X
+        + f"%l = log(%x) : {M}\n"
+        + f'%n = compare(%l, %l) {{direction="NE", total=false}} : bool[{M[4:]}\n'
+        + scalar("z", "0.0")
+        + spread("zb", "z", M)
+        + f'%o = select(%n, %zb, %l) : {M}\noutput "o" = %o',
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,68 @@ def test_merged_tensors(tmp_path: Path) -> None:
     assert "`b` is `a`" in told(found)
     wrong = verdict(tmp_path, two("a", "b", {"a": A, "b": B}), two("b", "b", {"b": B}))
     assert wrong.verdict is Verdict.REFUTED
+
+
+def test_merged_tensors_of_other_shapes(tmp_path: Path) -> None:
+    """Tensors of ones, in rows and in columns, side by side, and in the place of each other."""
+    nodes = [
+        node("Mul", "x row", "p"),
+        node("Add", "p column", "q"),
+        node("Sub", "q other", "r"),
+        node("Transpose", "other", "t", perm=[1, 0]),
+        node("Mul", "r t", "y"),
+    ]
+    ones = {"row": np.ones((1, 4)), "column": np.ones((4, 1)), "other": np.ones((4, 1))}
+    own = model(nodes, {"x": (4, 4)}, {"y": (4, 4)}, ones)
+    folded = [
+        node("Mul", "x row", "p"),
+        node("Add", "p row", "q"),
+        node("Sub", "q row", "r"),
+        node("Mul", "r row", "y"),
+    ]
+    other = model(folded, {"x": (4, 4)}, {"y": (4, 4)}, {"row": np.ones((1, 4))})
+    assert verdict(tmp_path, own, other).verdict is Verdict.VERIFIED
+    wide = model(
+        [node("Split", "wide", "row flat", axis=1), *folded[:3], node("Mul", "r flat", "y")],
+        {"x": (4, 4)},
+        {"y": (4, 4)},
+        {"wide": np.ones((1, 8))},
+    )
+    assert verdict(tmp_path, own, wide).verdict is Verdict.VERIFIED
+    short = [*folded[:2], node("Mul", "q row", "y")]
+    wrong = model(short, {"x": (4, 4)}, {"y": (4, 4)}, {"row": np.ones((1, 4))})
+    assert verdict(tmp_path, own, wrong).verdict is Verdict.REFUTED
+
+
+def chain(weights: Stored, turned: Sequence[str]) -> Any:
+    """A product by one weight after the other, some of them transposed."""
+    nodes, last = [], "x"
+    for n in weights:
+        if n in turned:
+            nodes.append(node("Transpose", n, f"{n}.t", perm=[1, 0]))
+        nodes.append(node("MatMul", f"{last} {n}.t" if n in turned else f"{last} {n}", f"y{n}"))
+        last = f"y{n}"
+    nodes.append(node("Identity", last, "y"))
+    return model(nodes, {"x": (2, 3)}, {"y": (2, 3)}, weights)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_verdict_is_true_of_what_the_files_hold(seed: int, tmp_path: Path) -> None:
+    """Few different elements, so that tensors are alike by chance, under names that mean nothing."""
+    rng = np.random.default_rng(seed)
+    own = {n: rng.integers(0, 2, size=(3, 3)).astype(np.float32) for n in "abc"}
+    names = rng.permutation(list("abc"))
+    other, turned, product = {}, [], np.eye(3)
+    for at, name in enumerate(names):
+        held = own["abc"[at]] if rng.random() < 0.8 else own[str(rng.choice(list("abc")))]
+        if rng.random() < 0.5:
+            turned.append(name)
+            held = held.T if rng.random() < 0.8 else held
+        other[str(name)] = np.ascontiguousarray(held)
+        product = product @ (held.T if name in turned else held)
+    equal = np.array_equal(product, own["a"] @ own["b"] @ own["c"])
+    found = verdict(tmp_path, chain(own, ()), chain(other, turned))
+    assert found.verdict is not (Verdict.REFUTED if equal else Verdict.VERIFIED)
 
 
 def test_shared_name_is_free_for_all_weights_only_where_asked(tmp_path: Path) -> None:
