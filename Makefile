@@ -104,6 +104,7 @@ types: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks examples/neuron_llama examples/decode examples/neuron_vs_torch examples/new_frontend
 	$(BIN)/mypy examples/llama_jax
+	$(BIN)/mypy examples/cross_framework
 
 layers: .venv/.dev
 	$(BIN)/python -m pytest tests/test_layers.py
@@ -114,11 +115,13 @@ sizes: .venv/.core
 check: lint types test layers sizes
 
 JAX_BENCHMARKS := benchmarks/bugs.py benchmarks/xla.py benchmarks/llama_405b.py
+ONNX_BENCHMARKS := benchmarks/cross_framework.py
 
-bench: .venv/.core .venv-jax/.done
-	@for script in $(filter-out $(JAX_BENCHMARKS) benchmarks/xla_%,$(wildcard benchmarks/*.py)); do \
+bench: .venv/.core .venv-jax/.done .venv-onnx/.done
+	@for script in $(filter-out $(JAX_BENCHMARKS) $(ONNX_BENCHMARKS) benchmarks/xla_%,$(wildcard benchmarks/*.py)); do \
 		echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 	@for script in $(JAX_BENCHMARKS); do echo "== $$script"; .venv-jax/bin/python "$$script" || exit 1; done
+	@for script in $(ONNX_BENCHMARKS); do echo "== $$script"; .venv-onnx/bin/python "$$script" || exit 1; done
 
 clean:
 	rm -rf .venv .venv-oldest .venv-torch .venv-jax .venv-jax-oldest .venv-onnx .venv-wheel build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -107,6 +107,7 @@ class Locator:
     def __init__(self, wrapper_files: Sequence[str] = WRAPPER_FILES) -> None:
         self._wrapper_files = tuple(wrapper_files)
         self._by_text: dict[tuple[str, int], Location | None] = {}
+        self._by_trace: dict[str, Location | None] = {}
         self._frames: dict[str, Frame] = {}
 
     def from_text(self, source_file: str, line: int) -> Location | None:
@@ -119,6 +120,12 @@ class Locator:
 
     def from_frames(self, frames: Sequence[Frame]) -> Location | None:
         return innermost(frames, self._wrapper_files)
+
+    def from_traceback(self, trace: str) -> Location | None:
+        """A location from a traceback as Python prints it."""
+        if trace not in self._by_trace:
+            self._by_trace[trace] = self.from_frames(frames_of(trace))
+        return self._by_trace[trace]
 
     def _parse(self, source_file: str, line: int) -> tuple[Frame, ...]:
         file, separator, stack = source_file.partition("\n----\n")

@@ -193,7 +193,7 @@ def _is_number(store: Store, t: Term) -> bool:
     if store.special(t) & NOT_A_NUMBER:
         return False
     if store.classes[t.cls].partial and store.lenient:
-        store.assume("finite_value", "what is compared with itself is a number, within the domain of its functions")
+        store.assume("finite_value", "what is compared with itself is a number, not one outside a domain")
     return store.lenient or not store.classes[t.cls].partial
 
 

@@ -43,9 +43,9 @@ BOUNDED: Final = frozenset({"tanh", "logistic", "erf", "sign"})
 """Finite at the infinities."""
 
 TOTAL: Final = frozenset(
-    {"absolute", "add", "cbrt", "ceil", "concat", "erf", "exponential", "floor", "indicator", "logistic", "max"}
-    | {"maximum", "min", "minimum", "multiply", "prod", "round_away", "round_even", "select", "sign", "sum"}
-    | {"cosine", "real", "sine", "tanh"}
+    {"absolute", "add", "cbrt", "ceil", "concat", "cosine", "erf", "exponential", "floor", "indicator"}
+    | {"logistic", "max", "maximum", "min", "minimum", "multiply", "prod", "real", "round_away"}
+    | {"round_even", "select", "sign", "sine", "sum", "tanh"}
 )
 """Functions of all reals, the masks and integers among their operands aside."""
 
@@ -86,14 +86,18 @@ def derive(store: Store, c: Class) -> None:
 
 
 def _partial(store: Store, c: Class) -> bool:
-    """Whether the class, or a real that it is made of, may be outside the domain of a function."""
+    """Whether the class, or a real that it is made of, may be outside the domain of a function.
+
+    The sum of what masks leave is not 0 where that was assumed and listed (`_outside_domain`).
+    """
     if any(store.classes[t.cls].partial for t in c.operands):
         return True
     if c.op == "power":
         needed = POSITIVE if c.attrs[0] < 0 else NONNEGATIVE if c.attrs[0].denominator > 1 else UNKNOWN_SIGN
-        return any(store.sign(t) < needed for t in c.operands)
+        (base,) = c.operands
+        return store.sign(base) < needed and not (store.lenient and _weights(store, base))
     if c.op == "function":
-        return c.attrs[0] != "log" or any(store.sign(t) < POSITIVE for t in c.operands)
+        return c.attrs[0] != "atan2" and (c.attrs[0] != "log" or store.sign(c.operands[0]) < POSITIVE)
     return c.op not in TOTAL
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from shardproof.ir.module import Module, Op, Value
+from shardproof.passes.spell_out import spelled_alike
 from shardproof.solver.verdict import Assumption
 
 if TYPE_CHECKING:
@@ -33,8 +34,17 @@ class Meant:
 def meant(modules: Sequence[Module], files: Sequence[str | Path] = ()) -> list[Meant]:
     """`modules` with the definitions of the library, the project, the packages and `files`.
 
-    Reads no lemma file that mentions none of their operators. Raises LemmaError.
+    Two of them are spelled alike (`spelled_alike`). Reads no lemma file that mentions none of their
+    operators. Raises LemmaError.
     """
+    found = _meant(modules, files)
+    if len(found) != 2:
+        return found
+    alike = spelled_alike(found[0].module, found[1].module)
+    return [replace(m, module=module) for m, module in zip(found, alike, strict=True)]
+
+
+def _meant(modules: Sequence[Module], files: Sequence[str | Path]) -> list[Meant]:
     names = {target_of(op) for m in modules for op in m.ops if op.opcode in CUSTOM}
     if not names:
         return [Meant(m) for m in modules]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.passes.spell_out import spelled_alike
 from shardproof.solver.capture_relation import aligned, with_placements
 from shardproof.solver.captured import Captured
 from shardproof.solver.claims import unique
@@ -35,7 +34,8 @@ class Pair:
     leave groups and constants open and may return more than their user asked for; `torch` tells which
     programs are of PyTorch at all, `side_by_side` whether the implementation holds several ranks on one;
     `captured` is the capture that it is of, `stored` what both files store, if they do, and `told` how that
-    relates them, if that is `certain`. `constants_used` tells whether a program needed one of the declared constants.
+    relates them, `certain` whether that could be no other way. `constants_used` tells whether a program
+    needed one of the declared constants.
     """
 
     reference: Module
@@ -49,8 +49,8 @@ class Pair:
     captured: Captured | None = None
     stored: Stored | None = None
     told: tuple[str, ...] = ()
-    certain: bool = True
     constants_used: bool = False
+    certain: bool = True
 
 
 def read_pair(
@@ -89,12 +89,12 @@ def read_pair(
         second = aligned(first, second)
     stored = read_stored(own, other) if declared.initializers == "auto" else None
     told: tuple[str, ...] = ()
+    certain = True
     if stored is not None and first.mesh.size == second.mesh.size == 1 == len(stored.ranks):
         named = mentioned(declared.inputs, second)
         found = related(first, second, stored.whole, stored.ranks[0], named)
-        first, second, told = found.reference, found.implementation, found.told
+        first, second, told, certain = found.reference, found.implementation, found.told, found.certain
         stored = stored.only(named)
-    first, second = spelled_alike(first, second)
     return Pair(
         first,
         second,
@@ -108,6 +108,7 @@ def read_pair(
         stored,
         told,
         any(g.constants.used for g in gaps),
+        certain,
     )
 
 

@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from shardproof.frontends.codes import values_of
+from shardproof.frontends.codes import cast, values_of
 from shardproof.frontends.weights import Weight
 from shardproof.ir.evaluate import apply
 from shardproof.ir.module import Input, Module, Op, Value
-from shardproof.ir.types import Array, Mesh
+from shardproof.ir.types import Array, Mesh, TensorType
 from shardproof.solver.layout import Cutter
 
 MOVES: Final = frozenset({"broadcast_in_dim", "concatenate", "reshape", "reverse", "slice", "transpose"})
@@ -132,7 +132,9 @@ class Matching:
             codes = weight.codes()
             key = _key(weight, codes)
             reshaped = flat.get((key[0], prod(key[1]), key[2]))
-            if reshaped is not None:
+            if self._is_cast(name, codes):
+                self.made[name] = _converted(self._one([name]), weight), f"`{name}` as {weight.element}"
+            elif reshaped is not None:
                 source = self._one(reshaped)
                 self.made[name] = _reshaped(source, weight.shape), f"`{source}` in another shape"
             elif key in moved:
@@ -140,6 +142,15 @@ class Matching:
             else:
                 turned = self._turned(self.own) if turned is None else turned
                 self._side_by_side(name, weight, codes, turned)
+
+    def _is_cast(self, name: str, codes: Array) -> bool:
+        """Whether a tensor holds the reference's of its name rounded to its own type."""
+        own, kind = self.own.get(name), self.theirs[name].element.dtype
+        if own is None or own.shape != codes.shape or own.element.dtype in (None, kind) or kind is None:
+            return False
+        assert own.element.dtype is not None
+        rounded = cast(own.codes(), own.element.dtype, kind)
+        return rounded is not None and np.array_equal(rounded, codes)
 
     def _moved(self, wanted: Collection[tuple[str, tuple[int, ...]]]) -> dict[Key, Value]:
         """Values of the reference of these types that are stored tensors moved about."""
@@ -293,6 +304,12 @@ def _some(texts: Sequence[str]) -> str:
 
 def _reshaped(name: str, shape: tuple[int, ...]) -> Make:
     return lambda cutter, find: cutter.reshape(find(name), shape)
+
+
+def _converted(name: str, weight: Weight) -> Make:
+    assert weight.element.dtype is not None
+    type = TensorType(weight.element.dtype, weight.shape)
+    return lambda cutter, find: cutter.op("convert", (find(name),), type)
 
 
 def _joined(parts: Sequence[tuple[str, tuple[int, ...]]], dim: int) -> Make:

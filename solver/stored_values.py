@@ -52,7 +52,11 @@ def _stored(program: object) -> Mapping[str, Weight] | None:
     if not isinstance(program, str | Path):
         return stored_tensors(program)
     source = Source(Path(program))
-    return read(Path(program)) if ONNX.recognises(source) or PT2.recognises(source) else None
+    if ONNX.recognises(source):
+        from shardproof.frontends.onnx import stored
+
+        return stored.stored_tensors(source.data, source.path.parent)
+    return read(Path(program)) if PT2.recognises(source) else None
 
 
 def contradictions(stored: Stored, relation: Relation, mesh: Mesh) -> tuple[Failure, ...]:

@@ -23,10 +23,13 @@ def normalised(
     lenient: bool = False,
     folding: bool = False,
     algebra: bool = False,
+    inside: bool = False,
     rules: Rules | None = None,
 ) -> tuple[Store, Normalised]:
     """The program's views; `rules` are lemmas that rewrite them."""
-    store = new_store(lenient=lenient, folding=folding, algebra=algebra or rules is not None)
+    store = new_store(
+        lenient=lenient, folding=folding, algebra=algebra or rules is not None, inside=inside
+    )
     if rules is not None:
         Search(store, rules).begin()
     inputs = {x.name: input_view(store, x.value) for x in g.inputs}
@@ -59,10 +62,15 @@ def text(g: Graph) -> str:
 
 
 def check_graph(
-    g: Graph, *, folding: bool = False, algebra: bool = False, rules: Rules | None = None
+    g: Graph,
+    *,
+    folding: bool = False,
+    algebra: bool = False,
+    inside: bool = False,
+    rules: Rules | None = None,
 ) -> int:
     """Every value on every rank, then every pair of equal views; the number of such pairs."""
-    store, state = normalised(g, folding=folding, algebra=algebra, rules=rules)
+    store, state = normalised(g, folding=folding, algebra=algebra, inside=inside, rules=rules)
     evaluation = Evaluation(store, {x.name: g.values[x.name][0] for x in g.inputs})
     places = list(ranks_of(state))
     drawn: set[str] = set()

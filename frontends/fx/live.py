@@ -15,7 +15,7 @@ import numpy as np
 from shardproof.frontends.fx.code_meta import MAX_EXTENT, TORCH_DTYPES, shown
 from shardproof.frontends.fx.code_statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
 from shardproof.frontends.fx.graph import Argument, Graph, Meta, Node, Operator, Ref, Symbol, Tensor
-from shardproof.frontends.locate import WRAPPER_FILES, Locator, frames_of
+from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import ModuleError
 from shardproof.ir.types import Array, DType, Location
 
@@ -308,4 +308,4 @@ def location_of(node: Any, locator: Locator) -> Location | None:
     text = node.meta.get("stack_trace") or getattr(node, "stack_trace", None)
     if not text:
         return None
-    return locator.from_frames(frames_of(text))
+    return locator.from_traceback(text)

@@ -108,8 +108,9 @@ def _rename(model: Any) -> None:
     """Move operators that onnxruntime puts into the default domain to its own, which must be imported."""
     domains = {o.domain for o in model.opset_import}
     used = set()
+    foreign = RENAMED - {f.name for f in model.functions}
     for node in _nodes(model):
-        if node.domain in ("", "ai.onnx") and node.op_type in RENAMED:
+        if node.domain in ("", "ai.onnx") and node.op_type in foreign:
             node.domain = DOMAIN
         used.add(node.domain)
     if DOMAIN in used - domains:

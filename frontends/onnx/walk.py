@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shardproof.frontends.locate import Locator, frames_of
+from shardproof.frontends.locate import Locator
 from shardproof.frontends.onnx.devices import Devices
 from shardproof.frontends.onnx.rules import TABLE
 from shardproof.frontends.onnx.sequences import READERS
@@ -226,7 +226,7 @@ class Walk:
     def _location(self, proto: Any) -> Location | None:
         for entry in proto.metadata_props:
             if entry.key == STACK:
-                return self.locator.from_frames(frames_of(entry.value))
+                return self.locator.from_traceback(entry.value)
         return None
 
 

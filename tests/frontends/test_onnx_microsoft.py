@@ -190,6 +190,17 @@ def test_fusion_is_verified_and_a_wrong_one_refuted(
     assert found.verdict is expected, found.message
 
 
+def test_function_of_the_model_comes_first() -> None:
+    """It is called like an operator of onnxruntime and is another one."""
+    onnx = pytest.importorskip("onnx")
+    found = model([node("Gelu", "x", "y", MICROSOFT)], {"x": ROWS}, {"y": ROWS})
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    body = [node("Neg", "a", "b")]
+    found.functions.append(onnx.helper.make_function(MICROSOFT, "Gelu", ["a"], ["b"], body, opsets))
+    x = RNG.normal(size=(2, 3, 8)).astype(np.float32)
+    assert np.array_equal(interpret(read(found), {"x": x})["y"][0], -x)
+
+
 def unknown(**attributes: Any) -> Any:
     nodes = [node("Frob", "x", "h", "acme", **attributes), node("Relu", "h", "y")]
     found = model(nodes, {"x": ROWS}, {"y": ROWS}, shapes={"h": ROWS})

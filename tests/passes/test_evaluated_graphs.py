@@ -26,6 +26,14 @@ def test_many_equal_views_are_equal_values() -> None:
     assert pairs > 1000
 
 
+def test_positions_kept_inside_change_no_value() -> None:
+    pairs = 0
+    for seed in range(200):
+        graph = random_graph(Random(seed), size=20)
+        pairs += check_graph(graph, folding=seed % 2 == 0, algebra=seed % 3 == 0, inside=True)
+    assert pairs > 600
+
+
 def test_algebra_and_lemmas_change_no_value() -> None:
     rules = theory().rules("late")
     for seed in range(120):

@@ -10,6 +10,7 @@ from arrays import Graph, Tensor
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Input, Module
+from shardproof.ir.text import parse
 from shardproof.ir.types import DType, Mesh
 from shardproof.ir.verify import verify as verify_module
 from shardproof.passes.fold_ranks import Divergent, RankError, fold_ranks, order_ranks
@@ -179,3 +180,30 @@ def test_programs_of_single_ranks_get_an_axis() -> None:
     g = Graph()
     g.output("y", g.input("x", 6))
     assert verify(g.module(), programs).verdict == "verified"
+
+
+def offset(rank: int, *, shared: bool, opcode: str = "add") -> Module:
+    """x + 4 * rank, times 1, where rank 0's exporter may use its constants twice."""
+    lines = [
+        "%x = input(0) : s32[3]",
+        f"%c = constant() {{value=s32[]({4 * rank})}} : s32[]",
+        *([] if shared else [f"%d = constant() {{value=s32[]({4 * rank})}} : s32[]"]),
+        "%a = broadcast_in_dim(%c) {dims=()} : s32[3]",
+        f"%y = {opcode}(%x, %a) : s32[3]",
+        f"%b = broadcast_in_dim(%{'c' if shared else 'd'}) {{dims=()}} : s32[3]",
+        "%z = multiply(%y, %b) : s32[3]",
+    ]
+    return parse('module "m" mesh() {\n' + "\n".join(lines) + '\noutput "z" = %z\n}\n', source="m.spf")
+
+
+def test_constants_that_one_rank_uses_twice() -> None:
+    folded = fold_ranks([offset(0, shared=True), offset(1, shared=False), offset(2, shared=True)])
+    verify_module(folded)
+    x = np.arange(3, dtype=np.int32)
+    for rank, z in enumerate(run(folded, {"x": x})["z"]):
+        np.testing.assert_array_equal(z, (x + 4 * rank) * 4 * rank)
+
+
+def test_other_operators_stay_divergent_however_constants_are_shared() -> None:
+    with pytest.raises(Divergent, match="the ranks run 5 and 6 operators"):
+        fold_ranks([offset(0, shared=True), offset(1, shared=False, opcode="subtract")])

@@ -51,7 +51,27 @@ def qkv(ranks: int, order: str = "qkv") -> Module:
     return g.module()
 
 
+def product_of(first: str, second: str, shapes: dict[str, tuple[int, ...]]) -> Module:
+    """Two inputs in this order, `a` times `b`."""
+    g = Graph()
+    made = {name: g.input(name, *shapes[name]) for name in (first, second)}
+    g.output("y", made["a"] @ made["b"])
+    return g.module()
+
+
 # what is proposed
+
+
+def test_names_decide_where_numbers_do_not_fit() -> None:
+    shapes = {"a": (4, 6), "b": (6, 5)}
+    found = layouts(product_of("a", "b", shapes), product_of("b", "a", shapes))
+    assert found == {"a": "replicate", "b": "replicate"}
+
+
+def test_names_against_numbers_are_ambiguous_where_both_fit() -> None:
+    shapes = {"a": (4, 4), "b": (4, 4)}
+    found = layouts(product_of("a", "b", shapes), product_of("b", "a", shapes))
+    assert all("two reference inputs" in found[name] for name in "ab")
 
 
 def test_copies_and_shards() -> None:

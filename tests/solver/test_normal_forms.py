@@ -90,8 +90,7 @@ FOLDED = np.cos((LATE[:, None] * ANGLES[1].astype(np.float32)).astype(np.float32
 """Cosines of angles that were rounded, too, which far from zero is the larger error."""
 LATE_ROTARY = ROTARY.replace(
     "%p = iota() {dim=0} : f32[5]\n",
-    "%n = iota() {dim=0} : f32[5]\n" + scalar("far", "800.0") + spread("fars", "far", "f32[5]")
-    + "%p = multiply(%n, %fars) : f32[5]\n",
+    "%n = iota() {dim=0} : f32[4000]\n" + cut("p", "n", 0, 4000, 800),
 )
 TWO_BY_PI = (
     scalar("one", "1.0") + "%quarter = atan2(%one, %one) : f32[]\n" + scalar("half", "0.5")
@@ -208,6 +207,16 @@ EQUAL = {
         + scalar("z", "0.0")
         + spread("zb", "z", M)
         + f'%o = select(%n, %zb, %x) : {M}\noutput "o" = %o',
+    ),
+    "what is assumed to be a number": Pair(
+        X + f'%l = log(%x) : {M}\noutput "o" = %l',
+        X
+        + f"%l = log(%x) : {M}\n"
+        + f'%n = compare(%l, %l) {{direction="NE", total=false}} : bool[{M[4:]}\n'
+        + scalar("z", "0.0")
+        + spread("zb", "z", M)
+        + f'%o = select(%n, %zb, %l) : {M}\noutput "o" = %o',
+        {"finite_value"},
     ),
     "slice of a reshape": Pair(
         V
@@ -349,15 +358,6 @@ UNEQUAL = {
     "an entry of a folded table off": (LATE_ROTARY, with_table(BAD_FOLDED)),
     "almost the root of two by pi": (by_root_of_two_by_pi(), times("0.797885")),
     "almost a fourth root": (EQUAL["a factor split in fourth roots"].a, scaled_factors("0.594604")),
-    "what may be no number": (
-        X + f'%l = log(%x) : {M}\noutput "o" = %l',
-        X
-        + f"%l = log(%x) : {M}\n"
-        + f'%n = compare(%l, %l) {{direction="NE", total=false}} : bool[{M[4:]}\n'
-        + scalar("z", "0.0")
-        + spread("zb", "z", M)
-        + f'%o = select(%n, %zb, %l) : {M}\noutput "o" = %o',
-    ),
 }
 
 

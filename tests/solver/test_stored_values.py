@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,22 @@ def test_merged_tensors(tmp_path: Path) -> None:
     assert wrong.verdict is Verdict.REFUTED
 
 
+@pytest.mark.parametrize(("perm", "expected"), [([1, 0], Verdict.VERIFIED), ([0, 1], Verdict.REFUTED)])
+def test_reference_that_stores_a_tensor_and_its_transpose(
+    perm: list[int], expected: Verdict, tmp_path: Path
+) -> None:
+    own = two("a", "turned", {"a": A, "turned": np.ascontiguousarray(A.T)})
+    nodes = [
+        node("MatMul", "x a", "h"),
+        node("Transpose", "a", "t", perm=perm),
+        node("MatMul", "h t", "y"),
+    ]
+    other = model(nodes, {"x": (3, 8)}, {"y": (3, 8)}, {"a": A})
+    found = verdict(tmp_path, own, other)
+    assert found.verdict is expected
+    assert "`turned` is `a` | permute(1, 0)" in told(found)
+
+
 def test_merged_tensors_of_other_shapes(tmp_path: Path) -> None:
     """Tensors of ones, in rows and in columns, side by side, and in the place of each other."""
     nodes = [
@@ -152,12 +169,12 @@ def chain(weights: Stored, turned: Sequence[str]) -> Any:
     return model(nodes, {"x": (2, 3)}, {"y": (2, 3)}, weights)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_a_verdict_is_true_of_what_the_files_hold(seed: int, tmp_path: Path) -> None:
     """Few different elements, so that tensors are alike by chance, under names that mean nothing."""
     rng = np.random.default_rng(seed)
     own = {n: rng.integers(0, 2, size=(3, 3)).astype(np.float32) for n in "abc"}
-    names = rng.permutation(list("abc"))
+    names = rng.permutation(list("def"))
     other, turned, product = {}, [], np.eye(3)
     for at, name in enumerate(names):
         held = own["abc"[at]] if rng.random() < 0.8 else own[str(rng.choice(list("abc")))]
@@ -286,6 +303,24 @@ def test_weights_of_models_are_read_as_those_of_other_files(
         ranks = [word for r in order for word in ("--rank", str(tmp_path / f"rank{r}.onnx"))]
         assert run([*command, *ranks]) == code
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("changed", "expected"), [(0.0, Verdict.VERIFIED), (1.0, Verdict.REFUTED)])
+def test_weights_rounded_to_another_type(changed: float, expected: Verdict, tmp_path: Path) -> None:
+    """What a float16 converter stores is the reference's tensor; with one element changed it is not."""
+    own = model([node("MatMul", "x q", "y")], {"x": (3, 8)}, {"y": (3, 8)}, {"q": Q})
+    half = Q.astype(np.float16)
+    half[1, 2] += changed
+    nodes = [node("Cast", "q", "wide", to=1), node("MatMul", "x wide", "y")]
+    found = verdict(tmp_path, own, model(nodes, {"x": (3, 8)}, {"y": (3, 8)}, {"q": half}))
+    assert found.verdict is expected, found.message
+
+
+def test_packed_models(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.onnx.gz", tmp_path / "other.onnx"
+    own.write_bytes(gzip.compress(reference().SerializeToString()))
+    found = verify(own, save(fused(np.concatenate([Q, K, V], 1)), other))
+    assert found.verdict is Verdict.VERIFIED
 
 
 def test_damaged_model_is_no_weight_file(tmp_path: Path) -> None:
