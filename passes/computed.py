@@ -18,8 +18,12 @@ from shardproof.passes.evaluate import Evaluation, EvaluationError
 from shardproof.passes.tables import LIMIT
 from shardproof.passes.views import View
 
+WIDE: Final = 20
+"""Fewest bits of a significand: a few units in the last place of a narrow type are no rounding of a table."""
 ULPS: Final = 4
 """By how many units in the last place an element may differ: libraries round functions differently."""
+MANY: Final = 64
+"""Most tensors of one shape that are looked at."""
 
 
 def meet_computed(store: Store, view: View, literal: bool) -> View:
@@ -27,7 +31,8 @@ def meet_computed(store: Store, view: View, literal: bool) -> View:
     constants."""
     shape = tuple(n for n in view.shape if n > 1)
     closed = store.classes[view.term.cls].closed and bool(store.term_indices(view.term))
-    if not (store.reading and view.dtype.kind == "real" and closed and prod(shape) <= LIMIT):
+    wide = view.dtype.kind == "real" and view.dtype.mantissa >= WIDE
+    if not (store.reading and wide and closed and prod(shape) <= LIMIT):
         return view
     made = store.computed.setdefault(shape, [])
     for _, other, told in made:
@@ -37,7 +42,8 @@ def meet_computed(store: Store, view: View, literal: bool) -> View:
             dims = iter(d for d in other.dims if d)
             own = tuple(next(dims) if n > 1 else () for n in view.shape)
             return View(other.term, own, view.shape, view.dtype)
-    made.append((store.extent(), view, literal))
+    if len(made) < MANY:
+        made.append((store.extent(), view, literal))
     return view
 
 

@@ -55,7 +55,8 @@ class Attempt:
     `folding` computes closed terms by value, `lenient` allows rewritings that rest on listed assumptions,
     `reading` rounded literals to be read as the numbers they stand for; `lemmas` is the level of lemmas.
     `algebra` lets masks be read as factors and selections be simplified under their condition, as lemmas
-    need. `inside` keeps computed positions in the classes that read their indices in other ways, too.
+    need. `inside` keeps computed positions, and those in a part of a dim, in the classes that read their
+    indices in other ways, too.
     """
 
     folding: bool = False

@@ -26,11 +26,12 @@ def capture_jax(
 
     The function is only traced; the arguments mean what they mean in `verify_jax`: with `mesh`, `in_specs`
     and `out_specs` it is the function of one rank as `shard_map` takes it. Inputs are called by their paths,
-    as `parameters.layers.0.query`, the results `out`, `out.0`, ... How `in_specs` divide an input is kept as a
-    hint for the inference of layouts; a relation file declares it. `shardproof.ir.text.to_text` gives the
-    text of an `.spf` file, which `shardproof verify` reads without JAX. Raises
-    `shardproof.ir.module.ModuleError` (a ValueError) for arguments that don't fit together, a primitive
-    that is not supported, and specs that no layout of whole axes is; what tracing raises goes through.
+    as `parameters.layers.0.query`, the results `out`, `out.0`, ... How `in_specs` divide an input is kept as
+    a hint for the inference of layouts; a relation file declares it. `shardproof.ir.text.to_text` gives the
+    text of an `.spf` file, which `shardproof verify` reads without JAX.
+
+    Raises `shardproof.ir.module.ModuleError` (a ValueError) for arguments that don't fit together and for a
+    primitive that is not supported; what tracing raises goes through.
     """
     from shardproof.solver.jax_programs import capture_jax as run
 

@@ -139,15 +139,17 @@ def expected(family: str, name: str, variant: str) -> set[str]:
     return kinds
 
 
-def plain(module: Module) -> bool:
-    """Whether every operator has a meaning."""
+def plain(module: Module, *, looks: bool) -> bool:
+    """Whether every operator has a meaning, and nothing is taken for granted but the range of ids."""
     kept = [w for w in module.warnings if not w.startswith("ids_in_range")]
-    return not kept and not any(op.opcode in OPAQUE for op in module.ops)
+    told = not module.guesses or looks
+    return told and not kept and not any(op.opcode in OPAQUE for op in module.ops)
 
 
 def _proved_both_ways(folder: Path, family: str, name: str, variant: str) -> None:
     program, path = exported(family, name), saved(folder, family, name, variant)
-    assert plain(read_program(program, None)) and plain(read_program(path, None))
+    looks = name in ("ends", "model", "padded")
+    assert plain(read_program(program, None), looks=looks) and plain(read_program(path, None), looks=looks)
     for found in (verify(program, path, timeout=60), verify(path, program, timeout=60)):
         assert found.verdict is Verdict.VERIFIED, found.text()
         assert {a.kind for a in found.assumptions} == expected(family, name, variant), found.text()
