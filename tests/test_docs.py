@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from shardproof.solver import relation_file, steps
+from shardproof.solver.proved import STRICT
 from shardproof.solver.verdict import ASSUMPTION_KINDS
-from shardproof.solver.verify import STRICT
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {p.name: p.read_text(encoding="utf-8") for p in (ROOT / "docs").glob("*.md")}

@@ -11,8 +11,8 @@ import pytest
 from tests.pages import check_commands, page, write_files
 
 from shardproof.solver import relation_file
+from shardproof.solver.proved import STRICT
 from shardproof.solver.verdict import ASSUMPTION_KINDS
-from shardproof.solver.verify import STRICT
 
 TEXT = page("pytorch.md")
 

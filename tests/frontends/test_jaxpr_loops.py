@@ -15,7 +15,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 jax = pytest.importorskip("jax", reason="jax is not installed")
 
 from shardproof import verify_jax  # noqa: E402
-from shardproof.solver import verify as verifier  # noqa: E402
+from shardproof.solver import decide as verifier  # noqa: E402
 from shardproof.solver.certificate_file import read  # noqa: E402
 from shardproof.solver.verdict import Result, Verdict  # noqa: E402
 

@@ -9,6 +9,7 @@ from time import process_time
 
 import pytest
 
+import shardproof.solver.decide
 import shardproof.solver.verify
 from shardproof.solver.prove import Clock
 from shardproof.solver.refute import BUDGET, replay
@@ -38,7 +39,7 @@ def composed(
         raise _Composed(modules)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shardproof.solver.verify, "without_lemmas", stop)
+        patch.setattr(shardproof.solver.decide, "without_lemmas", stop)
         with pytest.raises(_Composed) as found:
             shardproof.solver.verify.verify(reference, implementation, relation=RELATIONS / relation)
     return found.value.composed

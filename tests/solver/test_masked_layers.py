@@ -9,8 +9,9 @@ import pytest
 from shardproof.ir.build import Builder
 from shardproof.ir.module import Input, Module, Output, Value
 from shardproof.ir.types import DType, Mesh, TensorType
-from shardproof.solver import verify as verifying
+from shardproof.solver import decide
 from shardproof.solver.verdict import Verdict
+from shardproof.solver.verify import verify
 
 LAYERS = 40
 SIZE = 6
@@ -40,18 +41,18 @@ def program(b: Builder, finite: bool, wrong: int | None = None) -> Module:
 
 
 def test_masked_layers_are_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_layers, proved = verifying._by_layers, []
+    by_layers, proved = decide._by_layers, []
 
     def seen(*arguments: Any) -> Any:
         proved.append(by_layers(*arguments))
         return proved[-1]
 
-    monkeypatch.setattr(verifying, "_by_layers", seen)
-    result = verifying.verify(program(Builder(), True), program(Builder(), False))
+    monkeypatch.setattr(decide, "_by_layers", seen)
+    result = verify(program(Builder(), True), program(Builder(), False))
     assert result.verdict is Verdict.VERIFIED and proved[0] is not None
     assert {a.kind for a in result.assumptions} >= {"mask_value"}
 
 
 def test_a_wrong_layer_is_not_proved() -> None:
-    result = verifying.verify(program(Builder(), True), program(Builder(), False, LAYERS // 2))
+    result = verify(program(Builder(), True), program(Builder(), False, LAYERS // 2))
     assert result.verdict is not Verdict.VERIFIED
