@@ -83,8 +83,8 @@ def measured(reference: Path, implementation: list[Path], relation: Path) -> tup
 
 def further_rank(paths: list[Path]) -> float:
     """Seconds that a further rank adds to the reading of the first, as a part of these."""
-    from shardproof.frontends.fx.code_lines import MAX_TEXT
-    from shardproof.frontends.fx.code_ranks import read_texts
+    from shardproof.frontends.fx.code.lines import MAX_TEXT
+    from shardproof.frontends.fx.code.ranks import read_texts
     from shardproof.frontends.source import contents
 
     texts = [(contents(path, MAX_TEXT).decode(), path.name) for path in paths]

@@ -27,12 +27,12 @@ from typing import Any, Final
 
 import shardproof
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver import relation_file
 from shardproof.solver.attempts import BY_LEMMAS, theory_of, without_lemmas
-from shardproof.solver.infer import infer
 from shardproof.solver.programs import read_program
 from shardproof.solver.prove import Attempt, Clock, Proof, prove
-from shardproof.solver.relation import Composed, compose
+from shardproof.solver.relations import relation_file
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import Composed, compose
 
 PAIRS: Final = Path(__file__).resolve().parent.parent / "tests" / "solver" / "lemma_pairs"
 REPEATS: Final = 5
@@ -53,7 +53,7 @@ SEARCHED: Final = (
 LOAD: Final = """
 import json, time
 from shardproof.solver.attempts import theory_of
-import shardproof.solver.theory, shardproof.lemmas.load, shardproof.solver.pattern
+import shardproof.solver.search.theory, shardproof.lemmas.load, shardproof.solver.search.pattern
 start = time.perf_counter()
 theory_of(()).rules("early")
 print(time.perf_counter() - start)
@@ -193,8 +193,8 @@ def searches() -> tuple[list[float], float, str]:
     from shardproof.lemmas.terms import Lemma
     from shardproof.lemmas.typing import check
     from shardproof.passes.normalise import new_store
-    from shardproof.solver.equality import Saturation
-    from shardproof.solver.instance import Binding, left, right
+    from shardproof.solver.certificates.instance import Binding, left, right
+    from shardproof.solver.search.equality import Saturation
 
     def asked(search: Saturation, text: str, least: int) -> tuple[float, str]:
         """Extents from `least` on make it another question with the same rules."""

@@ -16,9 +16,9 @@ import numpy as np
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError, Op
 from shardproof.ir.verify import verify as verify_module
-from shardproof.solver.infer import infer
-from shardproof.solver.relation import compose
-from shardproof.solver.relation_file import resolve
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.relations.relation_file import resolve
 from shardproof.solver.xla import Partitioned
 from shardproof.tools.mutation import EQUIVALENT_KINDS, Mutant, mutants
 

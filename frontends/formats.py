@@ -160,14 +160,14 @@ def _onnx(source: Source) -> Module:
 
 
 def _is_code(source: Source) -> bool:
-    from shardproof.frontends.fx.code_lines import starts_like_code
+    from shardproof.frontends.fx.code.lines import starts_like_code
 
     lines = source.lines()
     return lines is not None and starts_like_code("\n".join(lines))
 
 
 def _code(source: Source) -> Module:
-    from shardproof.frontends.fx.code import read_code
+    from shardproof.frontends.fx.code.read import read_code
 
     return _lowered(read_code(source.text, source.name), source)
 
@@ -175,13 +175,13 @@ def _code(source: Source) -> Module:
 def _is_pt2(source: Source) -> bool:
     if not source.is_zip():
         return False
-    from shardproof.frontends.fx.archive_zip import is_exported
+    from shardproof.frontends.fx.archive.zip import is_exported
 
     return is_exported(source.file())
 
 
 def _pt2(source: Source) -> Module:
-    from shardproof.frontends.fx.archive import read_archive
+    from shardproof.frontends.fx.archive.read import read_archive
     from shardproof.frontends.fx.graph import titled
 
     graph = read_archive(source.file(), source.name, Locator(source.wrapper_files))
@@ -192,7 +192,7 @@ def _lowered(graph: Graph, source: Source) -> Module:
     """The program of a graph, with what the lowering took for granted."""
     from dataclasses import replace
 
-    from shardproof.frontends.fx.lowering import lower
+    from shardproof.frontends.fx.lowering.lower import lower
 
     found = lower(graph, ranks=source.ranks or 1, constants=source.constants)
     return replace(found.module, guesses=tuple(found.guesses))

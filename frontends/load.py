@@ -66,7 +66,7 @@ def torch_graphs(
     """
     if not all(map(_is_torch, paths)):
         return None
-    from shardproof.frontends.fx.code_ranks import read_ranks
+    from shardproof.frontends.fx.code.ranks import read_ranks
 
     with _told(*map(str, paths)):
         return read_ranks(paths, wrapper_files)

@@ -190,7 +190,7 @@ def _onnx(path: Path) -> dict[str, Weight]:
 
 
 def _exported(path: Path) -> dict[str, Weight]:
-    from shardproof.frontends.fx.archive import read_archive, read_weights
+    from shardproof.frontends.fx.archive.read import read_archive, read_weights
     from shardproof.frontends.fx.graph import Tensor
 
     graph = read_archive(path, str(path))

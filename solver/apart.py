@@ -15,11 +15,11 @@ from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.passes.unfold_ranks import NotUnfolded, unfold_ranks
 from shardproof.passes.unroll import unrolled
-from shardproof.solver.capture_relation import SIDE_BY_SIDE, of_rank
 from shardproof.solver.captured import Captured
 from shardproof.solver.names import is_draw
-from shardproof.solver.relation import Relation, Segments, Spec
-from shardproof.solver.steps import Layout, Pattern, Step
+from shardproof.solver.relations.capture_relation import SIDE_BY_SIDE, of_rank
+from shardproof.solver.relations.relation import Relation, Segments, Spec
+from shardproof.solver.relations.steps import Layout, Pattern, Step
 
 RANKS: Final = 8
 OPS: Final = 20_000

@@ -10,7 +10,7 @@ from shardproof.solver.prove import PLAIN, Attempt, Clock, Proof, Seconds, TimeU
 from shardproof.solver.sweep import Composed, Swept, outcome, sides
 
 if TYPE_CHECKING:
-    from shardproof.solver.theory import Theory
+    from shardproof.solver.search.theory import Theory
 
 PLAINLY: Final = Attempt(folding=True)
 """An attempt that rests on no assumption."""
@@ -181,8 +181,8 @@ def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
 
     Raises Inconsistent when two different literals were found equal.
     """
-    from shardproof.solver.equality import Saturation
-    from shardproof.solver.stepping import undone
+    from shardproof.solver.certificates.stepping import undone
+    from shardproof.solver.search.equality import Saturation
 
     if proof.uneven or proof.later:
         return False
@@ -207,6 +207,6 @@ def saturated(proof: Proof, clock: Clock, theory: Theory) -> bool:
 
 def theory_of(files: Sequence[str | Path]) -> Theory:
     """The theory of the library and these files."""
-    from shardproof.solver.theory import theory
+    from shardproof.solver.search.theory import theory
 
     return theory([Path(f) for f in files])

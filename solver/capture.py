@@ -11,7 +11,7 @@ from shardproof.ir.types import Mesh
 from shardproof.solver.captured import Captured
 
 if TYPE_CHECKING:
-    from shardproof.frontends.fx.capture_trace import Make
+    from shardproof.frontends.fx.capture.trace import Make
 
 
 def capture_torch(make: Make, *, mesh: Mapping[str, int] | None = None, backward: bool = False) -> Captured:
@@ -24,7 +24,7 @@ def capture_torch(make: Make, *, mesh: Mapping[str, int] | None = None, backward
     Raises ModuleError when torch is missing, a process group is up already, or the program can't be captured.
     """
     try:
-        from shardproof.frontends.fx.capture_trace import trace
+        from shardproof.frontends.fx.capture.trace import trace
     except ImportError as error:
         raise ModuleError(
             f"capture: needs torch, which can't be imported ({error}): pip install torch"

@@ -44,7 +44,7 @@ class Captured:
         ranks use ends in `@RANK` there.
         """
         from shardproof.frontends.fx.joined import exchanges
-        from shardproof.frontends.fx.lowering import lower_ranks
+        from shardproof.frontends.fx.lowering.lower import lower_ranks
         from shardproof.passes.fold_ranks import Divergent, fold_ranks
 
         if not any(exchanges(g) for g in self.graphs):
@@ -67,7 +67,7 @@ class Captured:
     def apart(self) -> tuple[Module, tuple[Guess, ...]]:
         """As `program`, with the ranks side by side whether they differ or not."""
         from shardproof.frontends.fx.joined import joined
-        from shardproof.frontends.fx.lowering import lower
+        from shardproof.frontends.fx.lowering.lower import lower
 
         whole = joined(self.graphs, [t.outputs for t in self.ranks])
         alone = lower(whole.graph, groups={whole.group: ((0,),)})

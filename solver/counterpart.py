@@ -21,12 +21,12 @@ from shardproof.passes.arithmetic import scaled
 from shardproof.passes.classes import Coefficient, Store, Term
 from shardproof.passes.normalise import Normalised, continue_from, same
 from shardproof.passes.views import Unsupported, View, align, split_into
-from shardproof.solver.arranged import Arrangements, same_elements
-from shardproof.solver.layout import Cutter
-from shardproof.solver.placement import Ambiguous, Unfit, natural, runs
 from shardproof.solver.prove import Proof, equal, stacked
-from shardproof.solver.relation import REPLICATE, Relation, Segments, Spec, cut, rank_groups
-from shardproof.solver.steps import Layout, RelationError, Step
+from shardproof.solver.relations.arranged import Arrangements, same_elements
+from shardproof.solver.relations.layout import Cutter
+from shardproof.solver.relations.placement import Ambiguous, Unfit, natural, runs
+from shardproof.solver.relations.relation import REPLICATE, Relation, Segments, Spec, cut, rank_groups
+from shardproof.solver.relations.steps import Layout, RelationError, Step
 
 LAYOUT: Final = frozenset({"reshape", "transpose", "broadcast_in_dim", "convert"})
 """Operators that one program may have and the other not."""

@@ -19,12 +19,12 @@ from shardproof.solver.attempts import (
     theory_of,
     without_lemmas,
 )
-from shardproof.solver.infer import Inferred
 from shardproof.solver.parts import output_verdicts
 from shardproof.solver.prove import Proof, prove
 from shardproof.solver.proved import false_lemma_of, no_relation, placements_of, unstable, verified
-from shardproof.solver.refute import Replayed, replay
-from shardproof.solver.relation import compose
+from shardproof.solver.relations.infer import Inferred
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.replay.refute import Replayed, replay
 from shardproof.solver.run import Check, unknown
 from shardproof.solver.verdict import Assumption, OutputVerdict, Result, Verdict
 

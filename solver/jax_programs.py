@@ -13,7 +13,7 @@ from shardproof.frontends.locate import configured_wrapper_files
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.verify import verify as verify_module
 from shardproof.solver.collection import rare_collection
-from shardproof.solver.relation_file import Declared
+from shardproof.solver.relations.relation_file import Declared
 from shardproof.solver.verdict import Blocked, OutputVerdict, Place, Result, Verdict
 from shardproof.solver.verify import verify
 

@@ -14,10 +14,10 @@ from shardproof.ir.module import Input, Module, ModuleError, Op, Output, Value
 from shardproof.ir.types import TensorType
 from shardproof.passes.views import Unsupported
 from shardproof.solver.counterpart import Alignment, Match, Status
-from shardproof.solver.layout import Cutter
-from shardproof.solver.placement import runs
 from shardproof.solver.prove import Clock, Proof, equal, prove
-from shardproof.solver.relation import (
+from shardproof.solver.relations.layout import Cutter
+from shardproof.solver.relations.placement import runs
+from shardproof.solver.relations.relation import (
     OF,
     PER_RANK,
     REPLICATE,
@@ -29,7 +29,7 @@ from shardproof.solver.relation import (
     rank_groups,
     whole_output,
 )
-from shardproof.solver.steps import Layout, RelationError, Step
+from shardproof.solver.relations.steps import Layout, RelationError, Step
 from shardproof.solver.verdict import Assumption
 
 

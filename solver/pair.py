@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import Mesh
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver.capture_relation import aligned, with_placements
 from shardproof.solver.captured import Captured
-from shardproof.solver.claims import unique
+from shardproof.solver.certificates.claims import unique
 from shardproof.solver.programs import (
     Gaps,
     Program,
@@ -21,8 +20,9 @@ from shardproof.solver.programs import (
     read_program,
     sized,
 )
-from shardproof.solver.relation_file import Declared, mentioned
-from shardproof.solver.stored_values import Stored, read_stored, related
+from shardproof.solver.relations.capture_relation import aligned, with_placements
+from shardproof.solver.relations.relation_file import Declared, mentioned
+from shardproof.solver.relations.stored_values import Stored, read_stored, related
 from shardproof.solver.verdict import Assumption
 
 

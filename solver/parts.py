@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from shardproof.ir.module import Module
 from shardproof.passes.views import View
-from shardproof.solver.capture_relation import SIDE_BY_SIDE
-from shardproof.solver.claims import claims
-from shardproof.solver.infer import OWN_TENSORS, Inferred
+from shardproof.solver.certificates.claims import claims
 from shardproof.solver.meaning import CUSTOM
 from shardproof.solver.names import is_draw
-from shardproof.solver.placement import describe
 from shardproof.solver.prove import Proof
 from shardproof.solver.randomness import alignment
-from shardproof.solver.relation import Relation
+from shardproof.solver.relations.capture_relation import SIDE_BY_SIDE
+from shardproof.solver.relations.infer import OWN_TENSORS, Inferred
+from shardproof.solver.relations.placement import describe
+from shardproof.solver.relations.relation import Relation
 from shardproof.solver.sweep import Swept
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Place, Verdict
 
 if TYPE_CHECKING:
-    from shardproof.solver.finding import Finding
+    from shardproof.solver.locate.finding import Finding
 
 READERS: Final = 3
 """How many operators after a value that blocks the proof are looked at for a lemma."""
@@ -88,7 +88,7 @@ def what_blocks(proof: Proof, finding: Finding | None) -> tuple[Blocked, ...]:
     if finding is None:
         return tuple(Blocked(n) for n, ok in proof.proved.items() if not ok)
     reason = proof.implementation.opaque.get(finding.value.name)
-    from shardproof.solver.closest import closest_lemma
+    from shardproof.solver.search.closest import closest_lemma
 
     foreign = reason is not None or finding.op.opcode in CUSTOM
     near = None if foreign else closest_lemma(proof, _around(proof, finding.value.name))

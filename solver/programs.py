@@ -203,7 +203,7 @@ def _torch(given: Sequence[Program], ranks: int | None, gaps: Gaps) -> list[Modu
     graphs = _graphs(given)
     if graphs is None:
         return None
-    from shardproof.frontends.fx.lowering import lower, lower_ranks
+    from shardproof.frontends.fx.lowering.lower import lower, lower_ranks
 
     count = len(graphs) if len(graphs) > 1 else ranks or 1
     groups = {

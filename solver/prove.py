@@ -15,8 +15,8 @@ from shardproof.solver.sweep import stacked as stacked
 
 if TYPE_CHECKING:
     from shardproof.lemmas.terms import Lemma
-    from shardproof.solver.install import Instance
-    from shardproof.solver.rewriting import Rules, Search
+    from shardproof.solver.certificates.install import Instance
+    from shardproof.solver.search.rewriting import Rules, Search
 
 
 class TimeUp(Exception):
@@ -130,7 +130,7 @@ def prove(
     store.check = clock.check
     search = None
     if rules is not None:
-        from shardproof.solver.rewriting import Search
+        from shardproof.solver.search.rewriting import Search
 
         search = Search(store, rules)
         search.begin()

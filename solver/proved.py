@@ -10,10 +10,9 @@ from shardproof.ir.module import Module, Op
 from shardproof.solver.attempts import (
     theory_of,
 )
-from shardproof.solver.certificate import CertificateError
-from shardproof.solver.certificate_file import write
-from shardproof.solver.certify import lemma_assumptions, rechecked
-from shardproof.solver.infer import Inferred
+from shardproof.solver.certificates.certificate import CertificateError
+from shardproof.solver.certificates.certificate_file import write
+from shardproof.solver.certificates.certify import lemma_assumptions, rechecked
 from shardproof.solver.names import is_draw
 from shardproof.solver.parts import (
     assumptions_of,
@@ -23,9 +22,10 @@ from shardproof.solver.parts import (
     unchecked,
     warnings_of,
 )
-from shardproof.solver.placement import describe
 from shardproof.solver.prove import Proof
-from shardproof.solver.relation import PER_RANK, Relation
+from shardproof.solver.relations.infer import Inferred
+from shardproof.solver.relations.placement import describe
+from shardproof.solver.relations.relation import PER_RANK, Relation
 from shardproof.solver.run import Check, unknown
 from shardproof.solver.verdict import Assumption, Blocked, LemmaUse, OutputVerdict, Place, Result, Verdict
 
@@ -56,7 +56,7 @@ def placements_of(relation: Relation, implementation: Module) -> dict[str, str]:
 def false_lemma_of(proof: Proof) -> str | None:
     if not proof.instances:
         return None
-    from shardproof.solver.usage import false_lemma
+    from shardproof.solver.search.usage import false_lemma
 
     return false_lemma(proof)
 
@@ -78,7 +78,7 @@ def unstable(
 def _used(proof: Proof) -> tuple[LemmaUse, ...] | None:
     if not proof.instances:
         return None
-    from shardproof.solver.usage import used
+    from shardproof.solver.search.usage import used
 
     return used(proof)
 

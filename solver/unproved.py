@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from shardproof.ir.module import Module
 from shardproof.passes.views import View
-from shardproof.solver.certify import lemma_assumptions
+from shardproof.solver.certificates.certify import lemma_assumptions
 from shardproof.solver.counterpart import Alignment
-from shardproof.solver.faults import fault
-from shardproof.solver.finding import Finding
-from shardproof.solver.infer import Inferred, unread
-from shardproof.solver.locate import locate
+from shardproof.solver.locate.faults import fault
+from shardproof.solver.locate.finding import Finding
+from shardproof.solver.locate.locate import locate
 from shardproof.solver.meaning import CUSTOM, target_of
 from shardproof.solver.names import drawn
-from shardproof.solver.outcome import Difference
 from shardproof.solver.parts import (
     assumptions_of,
     has_no_meaning,
@@ -31,8 +29,10 @@ from shardproof.solver.parts import (
     what_blocks,
 )
 from shardproof.solver.prove import Proof
-from shardproof.solver.refute import Replayed, differs_anyway, misread, other_layout, rank_orders
-from shardproof.solver.relation import Relation
+from shardproof.solver.relations.infer import Inferred, unread
+from shardproof.solver.relations.relation import Relation
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.refute import Replayed, differs_anyway, misread, other_layout, rank_orders
 from shardproof.solver.run import Check, unknown
 from shardproof.solver.verdict import Counterexample, Place, Result, Verdict
 
@@ -138,8 +138,8 @@ def write_goals(
 ) -> list[str]:
     """Write what is left to prove of each output, and of the value that blocks it where proving that is
     enough, as lemma files; says which files were written."""
-    from shardproof.solver.goals import goal
-    from shardproof.solver.stepping import undone
+    from shardproof.solver.certificates.stepping import undone
+    from shardproof.solver.search.goals import goal
     from shardproof.solver.sweep import sides
 
     blocking: list[tuple[str, str, View, View]] = []

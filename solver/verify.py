@@ -10,13 +10,10 @@ from typing import Final
 from shardproof.frontends.source import Initializers
 from shardproof.ir.module import Module, ModuleError
 from shardproof.passes.fold_ranks import Divergent
-from shardproof.solver import relation_file
 from shardproof.solver.apart import apart
-from shardproof.solver.capture_relation import side_by_side, told_partly
-from shardproof.solver.claims import unique
+from shardproof.solver.certificates.claims import unique
 from shardproof.solver.collection import rare_collection
 from shardproof.solver.decide import decide
-from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.meaning import CUSTOM, meant, target_of
 from shardproof.solver.nodes import by_node
 from shardproof.solver.pair import Pair, read_pair
@@ -24,12 +21,15 @@ from shardproof.solver.parts import (
     layout_assumptions,
     layouts_of,
 )
-from shardproof.solver.placement import describe
 from shardproof.solver.programs import Program, checked_only, mesh_of
 from shardproof.solver.prove import Clock, TimeUp
 from shardproof.solver.randomness import with_draws
+from shardproof.solver.relations import relation_file
+from shardproof.solver.relations.capture_relation import side_by_side, told_partly
+from shardproof.solver.relations.infer import Inferred, infer
+from shardproof.solver.relations.placement import describe
+from shardproof.solver.relations.stored_values import contradictions, difference
 from shardproof.solver.run import Check, Progress, unknown
-from shardproof.solver.stored_values import contradictions, difference
 from shardproof.solver.verdict import Assumption, Blocked, OutputVerdict, Result, Verdict
 
 EARLY: Final = 2_000
@@ -141,7 +141,7 @@ def _upheld(
     check: Check, pair: Pair, reference: Module, implementation: Module, inferred: Inferred, result: Result
 ) -> Result:
     """A refutation where weights are related by what they hold, if it is one of the files, too."""
-    from shardproof.solver.stored_refutation import upheld
+    from shardproof.solver.relations.stored_refutation import upheld
 
     assert pair.stored is not None
     relation, weights = inferred.relation, pair.stored.whole

@@ -21,7 +21,7 @@ from shardproof.frontends.xla.shardings import from_proto, outputs_of
 from shardproof.ir.module import Module, ModuleError, Op, Output, Value
 from shardproof.passes.spell_out import spell_out
 from shardproof.solver.jax_programs import not_read
-from shardproof.solver.relation_file import Declared
+from shardproof.solver.relations.relation_file import Declared
 from shardproof.solver.verdict import Result
 from shardproof.solver.verify import verify
 

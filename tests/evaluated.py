@@ -14,7 +14,7 @@ from shardproof.passes.classes import Store
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.normalise import Normalised, input_view, new_store, normalise, same
 from shardproof.passes.views import View, align
-from shardproof.solver.rewriting import Rules, Search
+from shardproof.solver.search.rewriting import Rules, Search
 
 
 def normalised(

@@ -9,7 +9,7 @@ from shardproof.lemmas.terms import Lemma, Relation, Variable
 from shardproof.lemmas.typing import check
 from shardproof.passes.classes import NONNEGATIVE, POSITIVE, Store, Term
 from shardproof.passes.normalise import new_store
-from shardproof.solver.instance import Binding, left, right
+from shardproof.solver.certificates.instance import Binding, left, right
 
 SIGNS = {"GT": POSITIVE, "GE": NONNEGATIVE}
 

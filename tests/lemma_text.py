@@ -8,8 +8,8 @@ from shardproof.lemmas.typing import check
 from shardproof.passes.access import index
 from shardproof.passes.classes import Store, Term
 from shardproof.passes.normalise import new_store
-from shardproof.solver.pattern import compiled
-from shardproof.solver.rewriting import Rules, Search
+from shardproof.solver.search.pattern import compiled
+from shardproof.solver.search.rewriting import Rules, Search
 
 
 def lemmas(text: str) -> list[Lemma]:

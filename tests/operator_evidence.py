@@ -82,8 +82,8 @@ def watch(recorder: Recorder) -> None:
     """Put the recorder around every rule of every frontend."""
     from tests.frontends import onnx_node_cases
 
-    from shardproof.frontends.fx.lowering_call import Entry
-    from shardproof.frontends.fx.lowering_table import TABLE as ATEN
+    from shardproof.frontends.fx.lowering.call import Entry
+    from shardproof.frontends.fx.lowering.table import TABLE as ATEN
     from shardproof.frontends.hlo.rules import RULES as HLO
     from shardproof.frontends.jaxpr.rules import RULES as JAX
     from shardproof.frontends.onnx.walk import Walk

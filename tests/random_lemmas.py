@@ -21,7 +21,7 @@ from shardproof.lemmas.terms import Lemma
 from shardproof.passes.classes import Store
 from shardproof.passes.evaluate import Evaluation
 from shardproof.passes.normalise import Normalised, input_view, new_store, normalise
-from shardproof.solver.rewriting import Rules, Search
+from shardproof.solver.search.rewriting import Rules, Search
 
 MESHES: Final = (Mesh(), Mesh(), Mesh((("tp", 2),)), Mesh((("tp", 3),)), Mesh((("tp", 4),)))
 LARGEST_CLASS: Final = 1e9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shardproof.solver import relation_file, steps
 from shardproof.solver.proved import STRICT
+from shardproof.solver.relations import relation_file, steps
 from shardproof.solver.verdict import ASSUMPTION_KINDS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ import pytest
 from tests.pages import blocks, check_commands, page, write_files
 
 from shardproof.lemmas.load import statements_of
-from shardproof.solver import relation_file
+from shardproof.solver.relations import relation_file
 
 TEXT = page("onnx.md")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.pages import check_commands, page, write_files
 
-from shardproof.solver import relation_file
 from shardproof.solver.proved import STRICT
+from shardproof.solver.relations import relation_file
 from shardproof.solver.verdict import ASSUMPTION_KINDS
 
 TEXT = page("pytorch.md")

@@ -28,7 +28,7 @@ from shardproof.tools.options import (
 )
 
 if TYPE_CHECKING:
-    from shardproof.solver.certificate import Certificate, Claim
+    from shardproof.solver.certificates.certificate import Certificate, Claim
 
 REJECTED: Final = 1
 """Exit code of a certificate that does not hold."""
@@ -67,8 +67,8 @@ def check(
     def run() -> int:
         files = [reference, *implementation]
         check_writable(output, [path, *files, *(lemmas or [])])
-        from shardproof.solver.certificate import CertificateError
-        from shardproof.solver.certificate_file import from_bytes
+        from shardproof.solver.certificates.certificate import CertificateError
+        from shardproof.solver.certificates.certificate_file import from_bytes
 
         content = path.read_bytes()
         try:
@@ -103,15 +103,15 @@ def replayed(
     from shardproof.ir.types import Mesh
     from shardproof.passes.fold_ranks import Divergent
     from shardproof.passes.unfold_ranks import NotUnfolded, unfold_ranks
-    from shardproof.solver.certificate import CertificateError
-    from shardproof.solver.claims import unique
+    from shardproof.solver.certificates.certificate import CertificateError
+    from shardproof.solver.certificates.claims import unique
+    from shardproof.solver.certificates.recheck import check as recheck
     from shardproof.solver.meaning import meant
     from shardproof.solver.pair import read_pair
     from shardproof.solver.programs import checked_only
     from shardproof.solver.randomness import with_draws
-    from shardproof.solver.recheck import check as recheck
-    from shardproof.solver.relation_file import Declared, read
-    from shardproof.solver.statuses import statuses_of
+    from shardproof.solver.relations.relation_file import Declared, read
+    from shardproof.solver.search.statuses import statuses_of
 
     told = Declared() if relation is None else read(relation)
     if initializers is not None:

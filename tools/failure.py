@@ -74,6 +74,6 @@ def _code_of(error: Exception) -> str:
     declared = getattr(error, "code", None)
     if isinstance(declared, str):
         return declared
-    relation = sys.modules.get("shardproof.solver.relation")
+    relation = sys.modules.get("shardproof.solver.relations.relation")
     kind = getattr(relation, "RelationError", None)
     return "E02" if kind is not None and isinstance(error, kind) else "E01"

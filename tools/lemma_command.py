@@ -164,7 +164,7 @@ def try_(
         known = _loaded(lemmas or [])
         if name not in {s.name for s in known}:
             raise UsageProblem(_no_such(name, known))
-        from shardproof.solver.trial import attempt
+        from shardproof.solver.search.trial import attempt
 
         programs = implementation[0] if len(implementation) == 1 else implementation
         tried = attempt(name, reference, programs, relation=relation, mesh=mesh, lemmas=lemmas or [])
@@ -202,7 +202,7 @@ def _loaded(files: Sequence[Path]) -> list[Statement]:
 
 def _checked(statements: Sequence[Statement], seed: int, prove: bool) -> list[Checked]:
     from shardproof.lemmas.check import check as check_all
-    from shardproof.solver.statuses import remember
+    from shardproof.solver.search.statuses import remember
     from shardproof.tools.progress import PhaseBar
 
     found = []
@@ -230,7 +230,7 @@ def _checked_text(found: Sequence[Checked], color: bool) -> str:
 
 def _row(statement: Statement) -> dict[str, Any]:
     from shardproof.lemmas.terms import Lemma, OpaqueDefine
-    from shardproof.solver.statuses import known_status
+    from shardproof.solver.search.statuses import known_status
 
     known = known_status(statement)
     if isinstance(statement, Lemma):
@@ -253,7 +253,7 @@ def _use(statement: Statement, files: Sequence[Path]) -> str:
     if not isinstance(statement, Lemma):
         return "replaces the operator of its name before anything else"
     from shardproof.solver.attempts import theory_of
-    from shardproof.solver.closest import where_used
+    from shardproof.solver.search.closest import where_used
 
     return where_used(theory_of(files), statement)
 

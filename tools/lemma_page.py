@@ -13,7 +13,7 @@ from shardproof.lemmas.load import statements_of
 from shardproof.lemmas.printer import show
 from shardproof.lemmas.sources import shipped
 from shardproof.lemmas.terms import Lemma, Statement
-from shardproof.solver.statuses import shipped_status, shipped_statuses
+from shardproof.solver.search.statuses import shipped_status, shipped_statuses
 
 HEAD: Final = """\
 # The lemma library

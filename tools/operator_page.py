@@ -179,7 +179,7 @@ def _table(framework: str) -> list[str]:
 
         return list(RULES)
     if framework == "aten":
-        from shardproof.frontends.fx.lowering_table import TABLE as ATEN
+        from shardproof.frontends.fx.lowering.table import TABLE as ATEN
 
         return list(ATEN)
     if framework == "jax":

@@ -14,7 +14,7 @@ from shardproof.tools.failure import guarded
 from shardproof.tools.options import Format, FormatOption, OutputOption, VerboseOption, check_writable, emit
 
 if TYPE_CHECKING:
-    from shardproof.solver.relation_check import Failure, Report
+    from shardproof.solver.relations.relation_check import Failure, Report
 
 DISOBEYED: Final = 1
 """Exit code of shards that do not obey."""
@@ -59,7 +59,7 @@ def check(
 
     def run() -> int:
         check_writable(output, [path, *reference, *rank])
-        from shardproof.solver.relation_check import check as checked
+        from shardproof.solver.relations.relation_check import check as checked
         from shardproof.solver.wording import escaped
 
         report = checked(path, reference, rank, mesh)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
-from shardproof.frontends.fx.capture_collectives import RECEIVE, SEND
+from shardproof.frontends.fx.capture.collectives import RECEIVE, SEND
 from shardproof.frontends.fx.graph import Argument, Graph, Node, Ref, Tensor, references
 from shardproof.ir.module import ModuleError
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardproof.frontends.fx.code_meta import MAX_EXTENT, TORCH_DTYPES, shown
-from shardproof.frontends.fx.code_statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
+from shardproof.frontends.fx.code.meta import MAX_EXTENT, TORCH_DTYPES, shown
+from shardproof.frontends.fx.code.statements import MATH_FUNCTIONS, OPERATOR_FUNCTIONS, SYMBOLIC_FUNCTIONS
 from shardproof.frontends.fx.graph import Argument, Graph, Meta, Node, Operator, Ref, Symbol, Tensor
 from shardproof.frontends.locate import WRAPPER_FILES, Locator
 from shardproof.ir.module import ModuleError

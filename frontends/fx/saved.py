@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardproof.frontends.fx.archive_values import member, variant
-from shardproof.frontends.fx.code_meta import MAX_EXTENT, shown, symbolic
+from shardproof.frontends.fx.archive.values import member, variant
+from shardproof.frontends.fx.code.meta import MAX_EXTENT, shown, symbolic
 from shardproof.frontends.fx.graph import (
     Argument,
     Graph,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardproof
-from shardproof.solver.relation_check import check
+from shardproof.solver.relations.relation_check import check
 from shardproof.solver.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,10 +22,10 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.numpy_meaning import InterpretError
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver.infer import infer
-from shardproof.solver.relation import compose
-from shardproof.solver.relation_file import Declared, resolve
-from shardproof.solver.replay import Replay, base_inputs, compare, draw, output_read
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.relations.relation_file import Declared, resolve
+from shardproof.solver.replay.replay import Replay, base_inputs, compare, draw, output_read
 from shardproof.solver.verify import verify
 
 DUMPS = Path(__file__).resolve().parents[2] / "examples" / "neuron_llama" / "dumps"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from shardproof.frontends.fx.graph import Argument, Graph, Node, Ref, Tensor
-from shardproof.frontends.fx.lowering import TABLE, lower
-from shardproof.frontends.fx.lowering_call import REQUIRED, parsed
+from shardproof.frontends.fx.lowering.call import REQUIRED, parsed
+from shardproof.frontends.fx.lowering.lower import TABLE, lower
 from shardproof.ir.interpret import run
 from shardproof.ir.types import DType
 from shardproof.ir.verify import verify

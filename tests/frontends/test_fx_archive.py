@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardproof.frontends.fx.archive import read_archive, read_weights
-from shardproof.frontends.fx.archive_values import expression
-from shardproof.frontends.fx.code_ranks import read_ranks
+from shardproof.frontends.fx.archive.read import read_archive, read_weights
+from shardproof.frontends.fx.archive.values import expression
+from shardproof.frontends.fx.code.ranks import read_ranks
 from shardproof.frontends.fx.graph import Graph, Node, Ref, Symbol, Tensor
 from shardproof.frontends.load import load
 from shardproof.ir.module import ModuleError
@@ -474,7 +474,7 @@ def test_neither_torch_nor_pickle_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "m.pt2"
     path.write_bytes(archive(members()))
     code = (
-        "import sys; from pathlib import Path; from shardproof.frontends.fx.archive import read_archive;"
+        "import sys; from pathlib import Path; from shardproof.frontends.fx.archive.read import read_archive;"
         f"before = 'pickle' in sys.modules; read_archive(Path({str(path)!r}), 'm');"
         "assert 'torch' not in sys.modules and ('pickle' in sys.modules) == before"
     )

@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from shardproof.frontends.fx.live import read_exported, read_module  # noqa: E402
-from shardproof.frontends.fx.lowering import lower  # noqa: E402
+from shardproof.frontends.fx.lowering.lower import lower  # noqa: E402
 from shardproof.ir.interpret import run  # noqa: E402
 from shardproof.ir.module import ModuleError  # noqa: E402
 from shardproof.ir.verify import verify  # noqa: E402

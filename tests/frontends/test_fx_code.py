@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardproof.frontends.fx.code import read_code
-from shardproof.frontends.fx.code_lines import starts_like_code
-from shardproof.frontends.fx.code_ranks import read_ranks, read_texts
+from shardproof.frontends.fx.code.lines import starts_like_code
+from shardproof.frontends.fx.code.ranks import read_ranks, read_texts
+from shardproof.frontends.fx.code.read import read_code
 from shardproof.frontends.fx.graph import Graph, Node, Operator, Ref, Symbol, Tensor
 from shardproof.frontends.load import load
 from shardproof.ir.module import ModuleError

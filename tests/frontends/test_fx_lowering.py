@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from shardproof.frontends.fx.graph import Argument, Graph, Node, Operator, Ref, Symbol, Tensor
-from shardproof.frontends.fx.lowering import Lowered, lower, lower_ranks
-from shardproof.frontends.fx.lowering_sizes import size_of
+from shardproof.frontends.fx.lowering.lower import Lowered, lower, lower_ranks
+from shardproof.frontends.fx.lowering.sizes import size_of
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
 from shardproof.ir.types import DType, Location
@@ -656,7 +656,7 @@ CUSTOM = {
 @pytest.mark.skipif(not DUMPS, reason="the captured dumps (../shared/real/py) are not here")
 @pytest.mark.parametrize("start", DUMPS, ids=lambda p: f"{p.parent.parent.name}-{p.parent.name}-{p.name}")
 def test_captured_dumps_lower(start: Path) -> None:
-    from shardproof.frontends.fx.code_ranks import read_ranks
+    from shardproof.frontends.fx.code.ranks import read_ranks
 
     graphs = read_ranks(sorted(start.parent.glob(f"{start.name}.r*.gz")))
     known = {"1": tuple((r,) for r in range(len(graphs))), "3": tuple((r,) for r in range(len(graphs)))}

@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax", reason="jax is not installed")
 
 from shardproof import verify_jax  # noqa: E402
 from shardproof.solver import decide as verifier  # noqa: E402
-from shardproof.solver.certificate_file import read  # noqa: E402
+from shardproof.solver.certificates.certificate_file import read  # noqa: E402
 from shardproof.solver.verdict import Result, Verdict  # noqa: E402
 
 _SPEC = importlib.util.spec_from_file_location("jaxpr_loops", Path(__file__).parent / "jaxpr_loops.py")

@@ -13,7 +13,7 @@ from onnx_models import MICROSOFT, model, node, save
 
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, ModuleError
-from shardproof.solver.relation_file import Declared
+from shardproof.solver.relations.relation_file import Declared
 from shardproof.solver.verdict import Result, Verdict
 from shardproof.solver.verify import verify
 

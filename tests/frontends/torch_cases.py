@@ -566,8 +566,8 @@ def part(whole: np.ndarray, shape: tuple[int, ...], rank: int) -> np.ndarray:
 
 def tensors(target: Any, given: tuple[Any, ...]) -> dict[str, Any]:
     """Parameters and inputs of a program by name, each the part that this rank holds."""
-    from shardproof.frontends.fx.capture_state import find
-    from shardproof.frontends.fx.capture_trace import _input_names, _leaves
+    from shardproof.frontends.fx.capture.state import find
+    from shardproof.frontends.fx.capture.trace import _input_names, _leaves
 
     found = dict(find(target).tensors)
     found |= dict(zip(_input_names(target, _leaves(given)), given, strict=True))
@@ -576,7 +576,7 @@ def tensors(target: Any, given: tuple[Any, ...]) -> dict[str, Any]:
 
 def results(value: Any) -> dict[str, np.ndarray]:
     """What a program returned, by the names of a capture."""
-    from shardproof.frontends.fx.capture_trace import _leaves, _path
+    from shardproof.frontends.fx.capture.trace import _leaves, _path
 
     return {
         _path("output", path): (leaf.to_local() if isinstance(leaf, DTensor) else leaf).detach().numpy()

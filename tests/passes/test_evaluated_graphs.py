@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_operators import random_graph
 
-from shardproof.solver.theory import theory
+from shardproof.solver.search.theory import theory
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))

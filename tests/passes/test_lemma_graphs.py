@@ -18,7 +18,7 @@ from shardproof.passes.folding import affine, evaluate, tabulated
 from shardproof.passes.normalise import new_store
 from shardproof.passes.selection import select
 from shardproof.solver.prove import Level
-from shardproof.solver.theory import theory
+from shardproof.solver.search.theory import theory
 
 LEVELS: tuple[Level | None, ...] = ("early", "late", "late", "both", None)
 

@@ -17,11 +17,11 @@ from shardproof.ir.module import Module
 from shardproof.lemmas.load import Library
 from shardproof.lemmas.load import load as load_lemmas
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver.certificate import Certificate, Claim
-from shardproof.solver.certificate_file import from_bytes, unpacked
+from shardproof.solver.certificates.certificate import Certificate, Claim
+from shardproof.solver.certificates.certificate_file import from_bytes, unpacked
+from shardproof.solver.certificates.recheck import check
 from shardproof.solver.meaning import meant
-from shardproof.solver.recheck import check
-from shardproof.solver.statuses import statuses_of
+from shardproof.solver.search.statuses import statuses_of
 from shardproof.solver.sweep import joined
 from shardproof.solver.verdict import Verdict
 from shardproof.solver.verify import verify

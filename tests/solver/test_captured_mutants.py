@@ -15,9 +15,9 @@ from shardproof.frontends.load import load
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Input, Module, Op, Output, Value
 from shardproof.ir.types import Array, DType, TensorType
-from shardproof.solver.draws import counter_inputs, whole
 from shardproof.solver.meaning import meant
-from shardproof.solver.shrink import shrink
+from shardproof.solver.replay.draws import counter_inputs, whole
+from shardproof.solver.replay.shrink import shrink
 from shardproof.tools.mutation import EQUIVALENT_KINDS, Mutant, mutants
 
 CAPTURED = Path(__file__).resolve().parents[3] / "shared" / "real" / "hlo"

@@ -17,10 +17,10 @@ import pytest
 from certified_pairs import Certified, certified, checked, holds, library
 
 from shardproof.lemmas.printer import fingerprint
-from shardproof.solver.certificate import CertificateError
-from shardproof.solver.certificate_file import from_bytes, packed
-from shardproof.solver.recheck import status_of
-from shardproof.solver.statuses import statuses_of
+from shardproof.solver.certificates.certificate import CertificateError
+from shardproof.solver.certificates.certificate_file import from_bytes, packed
+from shardproof.solver.certificates.recheck import status_of
+from shardproof.solver.search.statuses import statuses_of
 
 PAIRS = [
     ("flash_attention", "two_blocks"),

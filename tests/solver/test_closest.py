@@ -10,14 +10,14 @@ import pytest
 from arrays import Graph, Tensor
 
 from shardproof.ir.module import Module
-from shardproof.solver import closest as closeness
-from shardproof.solver import relation_file
 from shardproof.solver.attempts import theory_of
-from shardproof.solver.closest import closest, where_used
-from shardproof.solver.infer import infer
 from shardproof.solver.meaning import meant
 from shardproof.solver.prove import Attempt, Clock, Proof, prove
-from shardproof.solver.relation import compose
+from shardproof.solver.relations import relation_file
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.search import closest as closeness
+from shardproof.solver.search.closest import closest, where_used
 from shardproof.solver.verdict import Verdict
 from shardproof.solver.verify import verify
 from shardproof.tools.report import report

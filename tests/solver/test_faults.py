@@ -9,7 +9,7 @@ import pytest
 import shardproof
 from shardproof.ir.module import Module
 from shardproof.ir.text import parse
-from shardproof.solver.relation_file import Declared
+from shardproof.solver.relations.relation_file import Declared
 from shardproof.solver.verdict import Result
 
 DOT = "{lhs_contracting=(1,), rhs_contracting=(0,), lhs_batch=(), rhs_batch=()}"

@@ -15,10 +15,10 @@ from shardproof.ir.interpret import InterpretError, run
 from shardproof.ir.module import Module
 from shardproof.ir.numpy_meaning import settle
 from shardproof.ir.types import Array, DType, TensorType
-from shardproof.solver.folded import Folded
-from shardproof.solver.folded_run import Run
-from shardproof.solver.lazy import TooLarge
-from shardproof.solver.partitions import classes_of, cut, discrete, joined, refined, regrouped, single
+from shardproof.solver.replay.folded import Folded
+from shardproof.solver.replay.folded_run import Run
+from shardproof.solver.replay.lazy import TooLarge
+from shardproof.solver.replay.partitions import classes_of, cut, discrete, joined, refined, regrouped, single
 
 BUDGET = 1 << 26
 

@@ -12,10 +12,10 @@ import pytest
 import shardproof.solver.decide
 import shardproof.solver.verify
 from shardproof.solver.prove import Clock
-from shardproof.solver.refute import BUDGET, replay
-from shardproof.solver.relation import Composed
-from shardproof.solver.replay import Replay
-from shardproof.solver.structured import compare_folded
+from shardproof.solver.relations.relation import Composed
+from shardproof.solver.replay.refute import BUDGET, replay
+from shardproof.solver.replay.replay import Replay
+from shardproof.solver.replay.structured import compare_folded
 
 DUMPS = Path(__file__).resolve().parents[3] / "shared" / "real" / "py"
 RELATIONS = Path(__file__).parent / "fx_relations"

@@ -9,7 +9,7 @@ from shardproof.lemmas.check import check
 from shardproof.lemmas.parse import parse
 from shardproof.lemmas.terms import Lemma
 from shardproof.lemmas.typing import check as check_typing
-from shardproof.solver.goals import goal
+from shardproof.solver.search.goals import goal
 
 
 def stated(text: str, sizes: dict[str, int] | None = None) -> tuple[str, Lemma]:

@@ -11,8 +11,8 @@ from arrays import Graph, Tensor
 
 from shardproof.ir.module import Module
 from shardproof.ir.types import DType
-from shardproof.solver.infer import infer
-from shardproof.solver.relation import Relation
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import Relation
 from shardproof.solver.verify import verify
 
 CAPTURED = Path(__file__).resolve().parents[3] / "shared" / "real" / "hlo"

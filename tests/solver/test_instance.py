@@ -14,10 +14,10 @@ from shardproof.passes.classes import NEGATIVE_INFINITY, POSITIVE, Store, Term
 from shardproof.passes.normalise import new_store
 from shardproof.passes.reduction import total
 from shardproof.passes.remake import renewed
-from shardproof.solver.install import Instance, install
-from shardproof.solver.instance import Binding, NoInstance, admit, left, right
-from shardproof.solver.portable import Malformed, read_term, written
-from shardproof.solver.stepping import stepped
+from shardproof.solver.certificates.install import Instance, install
+from shardproof.solver.certificates.instance import Binding, NoInstance, admit, left, right
+from shardproof.solver.certificates.portable import Malformed, read_term, written
+from shardproof.solver.certificates.stepping import stepped
 
 
 def store() -> Store:

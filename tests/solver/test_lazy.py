@@ -12,9 +12,9 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Module
 from shardproof.ir.ops import TABLE
 from shardproof.ir.types import DType, TensorType
-from shardproof.solver.draws import counter_inputs
-from shardproof.solver.lazy import element
-from shardproof.solver.replay import draw
+from shardproof.solver.replay.draws import counter_inputs
+from shardproof.solver.replay.lazy import element
+from shardproof.solver.replay.replay import draw
 
 
 def everything_agrees(module: Module, seed: int = 3) -> None:

@@ -18,14 +18,14 @@ from shardproof.ir.interpret import InterpretError, run
 from shardproof.ir.module import Module, ModuleError, Op, Value
 from shardproof.ir.types import Array
 from shardproof.ir.verify import verify as check_module
-from shardproof.solver import relation_file
 from shardproof.solver.attempts import BUDGET, BY_LEMMAS
-from shardproof.solver.infer import infer
 from shardproof.solver.meaning import meant
 from shardproof.solver.prove import Clock, TimeUp, prove
-from shardproof.solver.relation import compose
-from shardproof.solver.steps import RelationError
-from shardproof.solver.theory import theory
+from shardproof.solver.relations import relation_file
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.relations.steps import RelationError
+from shardproof.solver.search.theory import theory
 from shardproof.solver.verdict import Verdict
 from shardproof.tools.mutation import mutants
 

@@ -101,7 +101,7 @@ def test_ranks_that_may_hold_other_shards_are_not_refuted() -> None:
 def test_an_unfinished_search_for_layouts_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = gathered((0, 1, 2, 2))
     assert shardproof.verify(gathered(None), wrong).verdict == "refuted"
-    monkeypatch.setattr("shardproof.solver.refute.PATIENCE", -1.0)
+    monkeypatch.setattr("shardproof.solver.replay.refute.PATIENCE", -1.0)
     result = shardproof.verify(gathered(None), wrong)
     assert (result.verdict, result.code) == ("unknown", "U10"), result.text()
 

@@ -14,9 +14,9 @@ from shardproof.ir.module import Module, Op, Output, Value
 from shardproof.ir.text import to_text
 from shardproof.ir.types import DType, TensorType
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver.certificate import CertificateError
-from shardproof.solver.certificate_file import read
-from shardproof.solver.recheck import check
+from shardproof.solver.certificates.certificate import CertificateError
+from shardproof.solver.certificates.certificate_file import read
+from shardproof.solver.certificates.recheck import check
 from shardproof.solver.verdict import Result, Verdict
 from shardproof.solver.verify import verify
 

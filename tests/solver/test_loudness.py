@@ -8,12 +8,12 @@ import pytest
 
 from shardproof.ir.module import Module
 from shardproof.ir.types import DType, TensorType
-from shardproof.solver.loudness import compare_loud, masked_scores
 from shardproof.solver.prove import Clock
-from shardproof.solver.refute import replay
-from shardproof.solver.relation import Composed
-from shardproof.solver.replay import Replay
-from shardproof.solver.structured import LOUD
+from shardproof.solver.relations.relation import Composed
+from shardproof.solver.replay.loudness import compare_loud, masked_scores
+from shardproof.solver.replay.refute import replay
+from shardproof.solver.replay.replay import Replay
+from shardproof.solver.replay.structured import LOUD
 
 ROWS, KEYS, WIDTH = 2048, 2048, 256
 PRODUCT = {"lhs_contracting": (1,), "rhs_contracting": (0,), "lhs_batch": (), "rhs_batch": ()}

@@ -18,15 +18,15 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Module
 from shardproof.ir.types import Array, Mesh
 from shardproof.passes.mesh_axes import mesh_axes
-from shardproof.solver.infer import Inferred, infer
 from shardproof.solver.meaning import meant
-from shardproof.solver.outcome import Difference
-from shardproof.solver.relation import BASE, Composed, Segments, Spec, compose
-from shardproof.solver.relation_file import Declared, resolve
-from shardproof.solver.replay import compare, confirm, draw, output_read
-from shardproof.solver.shrink import shrink
-from shardproof.solver.steps import Step
-from shardproof.solver.structured import FoldedDraws, folded_boxes
+from shardproof.solver.relations.infer import Inferred, infer
+from shardproof.solver.relations.relation import BASE, Composed, Segments, Spec, compose
+from shardproof.solver.relations.relation_file import Declared, resolve
+from shardproof.solver.relations.steps import Step
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.replay import compare, confirm, draw, output_read
+from shardproof.solver.replay.shrink import shrink
+from shardproof.solver.replay.structured import FoldedDraws, folded_boxes
 from shardproof.solver.verdict import Result, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ from shardproof.passes.normalise import new_store, same
 from shardproof.passes.reduction import reduce
 from shardproof.passes.remake import renewed
 from shardproof.passes.sampling import TooLarge, difference
-from shardproof.solver.region import Region, build, region
+from shardproof.solver.search.region import Region, build, region
 
 
 def tensor(store: Store, name: str, *indices: int) -> Term:

@@ -13,9 +13,9 @@ from shardproof.ir.interpret import run
 from shardproof.ir.module import Module
 from shardproof.ir.types import Array, DType
 from shardproof.ir.verify import verify as verify_module
-from shardproof.solver.relation import BASE, PER_RANK, Composed, Relation, compose
-from shardproof.solver.relation_file import read, resolve, write
-from shardproof.solver.steps import Layout, RelationError, parse
+from shardproof.solver.relations.relation import BASE, PER_RANK, Composed, Relation, compose
+from shardproof.solver.relations.relation_file import read, resolve, write
+from shardproof.solver.relations.steps import Layout, RelationError, parse
 from shardproof.solver.verify import verify
 
 Axes = tuple[tuple[str, int], ...]

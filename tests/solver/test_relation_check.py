@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.weight_files import safetensors
 
-from shardproof.solver.relation_check import Report, check
-from shardproof.solver.steps import RelationError
+from shardproof.solver.relations.relation_check import Report, check
+from shardproof.solver.relations.steps import RelationError
 from shardproof.tools.relation_command import app
 
 Arrays = dict[str, Any]

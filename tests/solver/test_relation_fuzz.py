@@ -13,10 +13,10 @@ from arrays import Graph, Tensor
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module
 from shardproof.ir.types import Array, Mesh
-from shardproof.solver.infer import infer
-from shardproof.solver.relation import Composed, Relation, compose
-from shardproof.solver.relation_file import read, resolve
-from shardproof.solver.steps import RelationError
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import Composed, Relation, compose
+from shardproof.solver.relations.relation_file import read, resolve
+from shardproof.solver.relations.steps import RelationError
 from shardproof.solver.verify import verify
 
 LAYOUTS = [

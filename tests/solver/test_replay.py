@@ -8,11 +8,11 @@ import pytest
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, Value
 from shardproof.ir.types import DType, TensorType
-from shardproof.solver.draws import POSITIVE, counter_inputs
-from shardproof.solver.outcome import Difference
-from shardproof.solver.replay import Replay, compare, confirm, draw, peak_bytes
-from shardproof.solver.steadiness import rounding_decides
-from shardproof.solver.structured import FOLDED, FoldedValues, compare_folded, folded_values
+from shardproof.solver.replay.draws import POSITIVE, counter_inputs
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.replay import Replay, compare, confirm, draw, peak_bytes
+from shardproof.solver.replay.steadiness import rounding_decides
+from shardproof.solver.replay.structured import FOLDED, FoldedValues, compare_folded, folded_values
 
 both_ways = pytest.mark.parametrize("compare", [compare, compare_folded], ids=["whole", "folded"])
 

@@ -13,12 +13,12 @@ import pytest
 
 from shardproof.frontends.load import load
 from shardproof.ir.module import Module, Op, Value
-from shardproof.solver.draws import counter_inputs
-from shardproof.solver.lazy import element
 from shardproof.solver.meaning import meant
-from shardproof.solver.outcome import Difference
-from shardproof.solver.replay import Replay, compare, confirm
-from shardproof.solver.shrink import Shrunk, shrink
+from shardproof.solver.replay.draws import counter_inputs
+from shardproof.solver.replay.lazy import element
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.replay import Replay, compare, confirm
+from shardproof.solver.replay.shrink import Shrunk, shrink
 
 HLO = Path(__file__).parents[2] / "../shared/real/hlo"
 FUSED = (2048, 512, 512)

@@ -7,10 +7,10 @@ import pytest
 from arrays import Graph
 
 from shardproof.ir.module import Module
-from shardproof.solver.infer import infer
 from shardproof.solver.prove import Clock
-from shardproof.solver.refute import replay
-from shardproof.solver.relation import Relation, compose
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import Relation, compose
+from shardproof.solver.replay.refute import replay
 from shardproof.solver.verdict import Verdict
 from shardproof.solver.verify import verify
 

@@ -18,11 +18,11 @@ from shardproof.passes.access import index
 from shardproof.passes.arithmetic import absolute, multiply, power
 from shardproof.passes.classes import Term
 from shardproof.passes.normalise import new_store, same
-from shardproof.solver.equality import Outcome, Saturation
-from shardproof.solver.install import Instance
-from shardproof.solver.instance import NoInstance
-from shardproof.solver.portable import written
-from shardproof.solver.stepping import plain, proved, stepped
+from shardproof.solver.certificates.install import Instance
+from shardproof.solver.certificates.instance import NoInstance
+from shardproof.solver.certificates.portable import written
+from shardproof.solver.certificates.stepping import plain, proved, stepped
+from shardproof.solver.search.equality import Outcome, Saturation
 
 LIBRARY = load(entry_points=False).lemmas
 EQUAL = (
@@ -234,7 +234,7 @@ def test_the_search_is_no_part_of_this_process() -> None:
     program = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "from lemma_sides import lemma, sides\n"
-        "from shardproof.solver.equality import Saturation\n"
+        "from shardproof.solver.search.equality import Saturation\n"
         "with Saturation([lemma('tanh(x) => 2*sigmoid(2*x) - 1')]) as s:\n"
         "    s.rules\n"
         "    assert s.process is None\n"

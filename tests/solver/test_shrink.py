@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from shardproof.ir.interpret import run
 from shardproof.ir.module import Module, Value
 from shardproof.ir.types import DType, TensorType
-from shardproof.solver.extents import atom, choose, chosen, cut, fix, kept, product, total, unify, window
-from shardproof.solver.outcome import Difference
-from shardproof.solver.replay import Replay, compare, confirm, draw
-from shardproof.solver.shrink import Shrunk, shrink
+from shardproof.solver.replay.extents import (
+    atom,
+    choose,
+    chosen,
+    cut,
+    fix,
+    kept,
+    product,
+    total,
+    unify,
+    window,
+)
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.replay import Replay, compare, confirm, draw
+from shardproof.solver.replay.shrink import Shrunk, shrink
 
 BATCH, HIDDEN, HEADS, DEPTH, INNER = 4, 512, 16, 32, 2048
 

@@ -10,7 +10,7 @@ import pytest
 from shardproof.lemmas.load import load_files, statements_of
 from shardproof.lemmas.sources import shipped
 from shardproof.lemmas.terms import Lemma, Number
-from shardproof.solver.statuses import (
+from shardproof.solver.search.statuses import (
     Status,
     known_status,
     refuted_among,

@@ -10,15 +10,15 @@ import pytest
 
 from shardproof.ir.module import Module, Value
 from shardproof.ir.types import DType, TensorType
-from shardproof.solver.computable import computable
-from shardproof.solver.draws import POSITIVE
-from shardproof.solver.outcome import Difference
 from shardproof.solver.prove import Clock
-from shardproof.solver.refute import replay
-from shardproof.solver.relation import Composed
-from shardproof.solver.replay import Replay, confirm, too_large
-from shardproof.solver.structure import Structure, limits, literals
-from shardproof.solver.structured import (
+from shardproof.solver.relations.relation import Composed
+from shardproof.solver.replay.computable import computable
+from shardproof.solver.replay.draws import POSITIVE
+from shardproof.solver.replay.outcome import Difference
+from shardproof.solver.replay.refute import replay
+from shardproof.solver.replay.replay import Replay, confirm, too_large
+from shardproof.solver.replay.structure import Structure, limits, literals
+from shardproof.solver.replay.structured import (
     FOLDED,
     FoldedDraws,
     FoldedValues,

@@ -12,11 +12,11 @@ import shardproof
 from shardproof.ir.module import Module
 from shardproof.ir.text import parse
 from shardproof.solver.attempts import BY_LEMMAS, LITERAL
-from shardproof.solver.infer import infer
 from shardproof.solver.prove import Clock, prove
-from shardproof.solver.relation import compose
-from shardproof.solver.relation_file import Declared, resolve
-from shardproof.solver.theory import theory
+from shardproof.solver.relations.infer import infer
+from shardproof.solver.relations.relation import compose
+from shardproof.solver.relations.relation_file import Declared, resolve
+from shardproof.solver.search.theory import theory
 
 
 def program(mesh: str, output: str, *lines: str) -> Module:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shardproof.ir.text import parse, to_text
-from shardproof.solver import certify
-from shardproof.solver.certificate import CertificateError
-from shardproof.solver.certificate_file import read
+from shardproof.solver.certificates import certify
+from shardproof.solver.certificates.certificate import CertificateError
+from shardproof.solver.certificates.certificate_file import read
 from shardproof.solver.verdict import Verdict
 from shardproof.solver.verify import verify
 from shardproof.tools.command_line import run

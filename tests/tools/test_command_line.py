@@ -171,7 +171,7 @@ def test_a_bad_relation_file_is_e02(solver: Solver, capsys: Capture, monkeypatch
     class RelationError(ModuleError):
         pass
 
-    relation = ModuleType("shardproof.solver.relation")
+    relation = ModuleType("shardproof.solver.relations.relation")
     relation.RelationError = RelationError  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, relation.__name__, relation)
     solver.result = RelationError("r.toml: no input is named `p99`")
