@@ -1,6 +1,6 @@
 """Figures of PyTorch dumps: `python benchmarks/fx.py [DUMPS]`, DUMPS holding folders gpt, qwen2 and bug_*.
 
-Without DUMPS those in ../shared/real/fx beside the repository are taken; without these nothing is measured.
+Without DUMPS those in ../shared/real/py beside the repository are taken; without these nothing is measured.
 
 Verifies each distributed dump of a GPT (tensor and sequence parallel) and of Qwen2 against the sequential
 one, each in a fresh process, and prints the verdict, the seconds from start to end, the kinds of
@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-CAPTURED: Final = Path(__file__).resolve().parents[2] / "shared" / "real" / "fx"
+CAPTURED: Final = Path(__file__).resolve().parents[2] / "shared" / "real" / "py"
 RELATIONS: Final = Path(__file__).resolve().parent.parent / "tests" / "solver" / "fx_relations"
 SECONDS: Final = 3.0
 """Limit for the largest pair."""

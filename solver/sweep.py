@@ -161,13 +161,17 @@ def sweep(
 
 
 def compare(store: Store, composed: Composed, swept: Swept) -> dict[str, bool]:
-    """Whether each output of the implementation is as expected, by name."""
+    """Whether each output of the implementation is as expected, by name.
+
+    Parts of dims are told apart once more where that may help: on one rank, or with assumptions.
+    """
     found = {}
     narrowing = Narrowing(store)
     for out in composed.implementation.outputs:
         a, b = outcome(composed, swept, out.name)
         found[out.name] = equal(store, a, b)
-        both = None if found[out.name] else sides(store, a, b)
+        tried = not found[out.name] and (store.lenient or composed.implementation.mesh.size == 1)
+        both = sides(store, a, b) if tried else None
         if both is not None:
             found[out.name] = same(store, *map(narrowing.term, both))
     return found
