@@ -29,6 +29,8 @@ BITS: Final = 12
 ULPS: Final = {True: 4, False: 0.5}
 """By how many units in the last place constants of wide types, and of others, may be off."""
 WIDE: Final = 20
+PLAIN: Final = 1e-2
+"""The least part of the larger value that no rounding of constants explains."""
 STEADY: Final = 0.5
 """The least part of a difference that must be left."""
 IMPURE: Final = frozenset({"random", "collective", "effect"})
@@ -37,7 +39,12 @@ IMPURE: Final = frozenset({"random", "collective", "effect"})
 def beyond_rounding(
     composed: Composed, seen: Difference, again: Callable[[Composed], Difference | None]
 ) -> bool:
-    """Whether a difference stays when constants are rounded otherwise; `again` looks for one."""
+    """Whether a difference stays when constants are rounded otherwise; `again` looks for one.
+
+    Only one that is small beside the values themselves is looked for again.
+    """
+    if _gap(seen) >= PLAIN * max(_size(seen.implementation), _size(seen.reference)):
+        return True
     modules = [_rounded(m) for m in (composed.reference, composed.implementation, composed.expected)]
     if not any(changed for _, changed in modules):
         return True
@@ -47,6 +54,10 @@ def beyond_rounding(
         return False
     before, now = _gap(seen), _gap(other)
     return not np.isfinite(before) or bool(now >= STEADY * before)
+
+
+def _size(value: Any) -> float:
+    return float(abs(number(np.asarray(value))))
 
 
 def _gap(found: Difference) -> float:
