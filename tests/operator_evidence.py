@@ -138,4 +138,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     stored = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     stored = {file: seen for file, seen in stored.items() if (ROOT / file).exists()}
     stored |= {file: summary(found) for file, found in _RECORDER.kept.items() if found}
-    FILE.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    lines = (f"{json.dumps(file)}: {json.dumps(stored[file], sort_keys=True)}" for file in sorted(stored))
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
