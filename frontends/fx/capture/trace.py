@@ -76,7 +76,7 @@ def _explained(error: Exception) -> Exception:
     if not reads and "value out of a tracing tensor" not in str(error):
         return error
     frames = [Frame(f.filename, f.lineno or 0, f.name) for f in extract_tb(error.__traceback__)]
-    place = innermost(frames, (*_wrappers(), "fx/capture_trace.py"))
+    place = innermost(frames, _wrappers())
     return ModuleError(
         f"capture: {place} lets the elements of a tensor decide what to do (if, int(), .item(), a mask as "
         "index): compute with tensors of fixed shape instead"
@@ -163,7 +163,7 @@ def _traced(call: _Call, rank: int) -> Traced:
 
 def _wrappers() -> tuple[str, ...]:
     """Files whose frames are not shown."""
-    return (*configured_wrapper_files(Path.cwd()), "fx/capture_collectives.py")
+    return (*configured_wrapper_files(Path.cwd()), "shardproof/frontends/fx/capture/")
 
 
 @contextmanager
