@@ -53,6 +53,7 @@ def test_masked_layers_are_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {a.kind for a in result.assumptions} >= {"mask_value"}
 
 
+@pytest.mark.slow
 def test_a_wrong_layer_is_not_proved() -> None:
     result = verify(program(Builder(), True), program(Builder(), False, LAYERS // 2))
     assert result.verdict is not Verdict.VERIFIED

@@ -42,7 +42,7 @@ KINDS = (
     "swapped_add",
     "identity_transposes",
 )
-FEW = 8
+FEW = 4
 """How many mutants of a kind, spread over the program, the fast tests judge; the slow ones judge all."""
 ONLY_IN = {
     "other_groups": {"dp2_tp4_layer1.mean"},
