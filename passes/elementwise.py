@@ -15,10 +15,12 @@ from shardproof.passes.classes import (
     NOT_A_NUMBER,
     POSITIVE,
     POSITIVE_INFINITY,
+    Coefficient,
     Store,
     Term,
 )
 from shardproof.passes.literals import by_value
+from shardproof.passes.pieces import read
 from shardproof.passes.tables import meet
 
 UNARY: Final = frozenset(
@@ -107,21 +109,28 @@ REAL: Final[Mapping[str, Callable[[Store, Sequence[Term]], Term]]] = {
 }
 
 
+def _holds(direction: str, difference: Coefficient) -> bool:
+    """Whether a number compares like this with another, from their difference."""
+    return {
+        "EQ": difference == 0,
+        "NE": difference != 0,
+        "LT": difference < 0,
+        "LE": difference <= 0,
+        "GT": difference > 0,
+        "GE": difference >= 0,
+    }[direction]
+
+
 def _compare_reals(store: Store, attrs: Mapping[str, Any], x: Sequence[Term]) -> Term:
     direction = attrs["direction"]
     a, b = x
     if a.cls == store.ONE and b.cls == store.ONE:
-        difference = a.coef - b.coef
-        return store.truth(
-            {
-                "EQ": difference == 0,
-                "NE": difference != 0,
-                "LT": difference < 0,
-                "LE": difference <= 0,
-                "GT": difference > 0,
-                "GE": difference >= 0,
-            }[direction]
-        )
+        return store.truth(_holds(direction, a.coef - b.coef))
+    for mask, other, sign in ((a, b, 1), (b, a, -1)):
+        if other.cls == store.ONE and store.classes[mask.cls].op == "indicator":
+            (p,), _ = store.expand(mask)
+            there, elsewhere = (_holds(direction, sign * (c - other.coef)) for c in (mask.coef, 0))
+            return selection.select(store, read(store, p), store.truth(there), store.truth(elsewhere))
     if attrs.get("total"):
         return real.pointwise(store, "compare_total", (direction,), "bool", x)
     known = _known_comparison(store, direction, a, b)
