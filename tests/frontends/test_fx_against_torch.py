@@ -429,6 +429,23 @@ for shapes in [
     ((3,), (5, 3, 4)),
 ]:
     case("aten.matmul", lambda s=shapes: (r(*s[0]), r(*s[1])))
+for count, groups in ((1, 1), (2, 1), (2, 2), (3, 1)):
+    window = (3, 2, 1)[:count]
+    case(
+        f"aten.conv{count}d",
+        lambda w=window, g=groups: (
+            *(r(2, 4, *(7, 6, 5)[: len(w)]), r(6, 4 // g, *w), r(6)),
+            *([2] * len(w), [1, 0, 1][: len(w)], [1, 2, 1][: len(w)], g),
+        ),
+    )
+    case(
+        "aten.convolution",
+        lambda w=window, g=groups: (
+            *(r(2, 4, *(7, 6, 5)[: len(w)]), r(6, 4 // g, *w), None),
+            *([1, 2, 1][: len(w)], [1, 0, 2][: len(w)], [2, 1, 1][: len(w)], False, [0] * len(w), g),
+        ),
+    )
+case("aten.conv2d", lambda: (r(4, 7, 6), r(6, 4, 3, 2)))
 case("aten.mv", lambda: (r(2, 3), r(3)))
 case("aten.dot", lambda: (r(3), r(3)))
 case("aten.addmm", lambda: (r(4), r(2, 3), r(3, 4)), beta=0.5, alpha=2)

@@ -51,3 +51,27 @@ def test_both_opsets(models: dict[tuple[bool, int], Path], causal: bool, first: 
 def test_a_mask_that_is_missing(models: dict[tuple[bool, int], Path]) -> None:
     result = shardproof.verify(models[True, 18], models[False, 23])
     assert result.verdict is shardproof.Verdict.REFUTED
+
+
+class Convolving(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.wide = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.grouped = torch.nn.Conv2d(8, 8, 3, stride=2, groups=2, dilation=dilation, padding=dilation)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.relu(self.grouped(torch.relu(self.wide(x)))).mean((2, 3)))
+
+
+def test_convolutions_of_torch_and_onnx(tmp_path: Path) -> None:
+    right, wrong = Convolving(1).eval(), Convolving(2).eval()
+    wrong.load_state_dict(right.state_dict())
+    image = (torch.zeros(2, 3, 12, 10),)
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(right, image, path, dynamo=True, optimize=False, opset_version=18, verbose=False)
+    whole, other = torch.export.export(right, image), torch.export.export(wrong, image)
+    for reference, implementation in ((whole, path), (path, whole), (whole, whole.run_decompositions())):
+        result = shardproof.verify(reference, implementation)
+        assert result.verdict is shardproof.Verdict.VERIFIED and not result.assumptions, result.text()
+    assert shardproof.verify(other, path).verdict is shardproof.Verdict.REFUTED

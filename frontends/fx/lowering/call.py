@@ -39,7 +39,7 @@ def _inner(parameters: str) -> Mapping[str, str]:
 def parsed(parameters: str) -> Mapping[str, Any]:
     """Parameter names with their defaults, or REQUIRED."""
     found: dict[str, Any] = {}
-    constants = {"None": None, "True": True, "False": False, "()": ()}
+    constants = {"None": None, "True": True, "False": False}
     for word in parameters.split():
         name, equals, text = word.partition("=")
         name = name.partition(":")[0]
@@ -47,6 +47,8 @@ def parsed(parameters: str) -> Mapping[str, Any]:
             found[name] = REQUIRED
         elif text in constants:
             found[name] = constants[text]
+        elif text.startswith("("):
+            found[name] = tuple(int(number) for number in text.strip("()").split(",") if number)
         elif text.lstrip("-").isdigit():
             found[name] = int(text)
         else:
