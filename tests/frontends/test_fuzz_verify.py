@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hlo_programs import PROGRAMS
 from hlo_writer import pb, to_bytes
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutated_protos import mutate, mutate_alike
 
@@ -124,7 +124,7 @@ def check(path: Path, reference: bytes, implementation: bytes, seeds: list[int],
     opaque = any(a.kind in ("opaque_function", "opaque_batched") for a in result.assumptions)
     if "must be distinct" in seen and any(a.kind == "distinct_indices" for a in result.assumptions):
         return
-    assert seen == "equal" or (opaque and "no NumPy meaning" in seen), (what, seen)
+    assert seen == "equal" or (opaque and "can't be interpreted" in seen), (what, seen)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +146,7 @@ def test_dumps(folder: Path, pair: tuple[str, str], seeds: list[int]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PAIRS), changes)
+@example(("dp2_tp4_layer1.mean", "dp2_tp4_layer1.mean"), [10080])
 def test_both_programs_changed_alike(folder: Path, pair: tuple[str, str], seeds: list[int]) -> None:
     check(folder, dump(pair[0]), dump(pair[1]), seeds, alike=max(1, len(seeds) - 1))
 
